@@ -1,0 +1,18 @@
+//! The wire between the kernel and the user side of pyprof-bpf.
+//!
+//! Both sides are compiled from these files, so a layout cannot drift apart. Everything here is `#[repr(C)]`, has no
+//! padding that carries data, and holds plain integers: the kernel side must be able to zero it and the user side to
+//! read it from bytes.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`sample`] | one sample as it lies in the ring buffer |
+//! | [`unwind_row`] | rows, rules and pages: how to step from a frame to its caller |
+//! | [`config`] | what is fixed when the program is loaded |
+//! | [`counters`] | per-CPU counters, one name for each |
+#![no_std]
+
+pub mod config;
+pub mod counters;
+pub mod sample;
+pub mod unwind_row;

@@ -1,0 +1,113 @@
+//! One sample as it lies in the ring buffer.
+//!
+//! A record is a [`SampleHeader`], then `native_words` addresses (innermost first), then `interpreter_words`
+//! (reserved: interpreter frames, two words each), then `kernel_words` addresses (innermost first), then
+//! `stack_bytes` bytes of the user stack, which only an unfinished walk carries ([`flags::STACK_COPY`]).
+
+/// Most native frames one sample can hold; deeper stacks end in [`StackEnd::DepthLimit`].
+pub const NATIVE_FRAMES_MAX: usize = 1024;
+/// Most kernel frames one sample can hold (the kernel's own default limit, `kernel.perf_event_max_stack`).
+pub const KERNEL_FRAMES_MAX: usize = 127;
+/// Most bytes of user stack that an unfinished walk carries to user space.
+pub const STACK_COPY_BYTES_MAX: usize = 16384;
+/// Length of a thread name in the kernel (`TASK_COMM_LEN`, include/linux/sched.h).
+pub const COMM_LEN: usize = 16;
+
+/// What stands in front of every sample.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SampleHeader {
+    /// `CLOCK_MONOTONIC` at the sample, in nanoseconds (`bpf_ktime_get_ns`).
+    pub ktime_ns: u64,
+    /// Process id (thread group), as seen from pyprof-bpf's own pid namespace.
+    pub tgid: u32,
+    /// Thread id, in the same namespace.
+    pub tid: u32,
+    /// The address of the frame at which the walk stopped.
+    pub end_address: u64,
+    /// Stack pointer of that frame: where `stack_bytes` were copied from, where a walk can go on.
+    pub end_sp: u64,
+    /// Frame pointer register (`rbp`) of that frame.
+    pub end_bp: u64,
+    /// `rbx, r12, r13, r14, r15` of that frame, valid only with [`flags::STACK_COPY`]: an address that holds the
+    /// value when the bit in `end_saved_in_memory` is set, else the value.
+    pub end_saved: [u64; 5],
+    /// Bit n: `end_saved[n]` is an address.
+    pub end_saved_in_memory: u32,
+    /// Number of addresses that follow.
+    pub native_words: u16,
+    /// Number of interpreter words that follow these.
+    pub interpreter_words: u16,
+    /// Number of kernel addresses that follow these.
+    pub kernel_words: u16,
+    /// Number of bytes of stack that follow these.
+    pub stack_bytes: u16,
+    /// Bits of [`flags`].
+    pub flags: u16,
+    /// A [`StackEnd`] as number.
+    pub stack_end: u16,
+    /// The thread's name, padded with zero bytes.
+    pub comm: [u8; COMM_LEN],
+}
+
+/// Bits of [`SampleHeader::flags`].
+pub mod flags {
+    /// The CPU was in the kernel when the sample was taken; the user stack is that of the system call or fault.
+    pub const KERNEL_MODE: u16 = 1;
+    /// The caller of the innermost frame was found by a guess, not by unwind information.
+    pub const GUESSED: u16 = 2;
+    /// Bytes of the user stack follow: the walk met code that has no rows *yet*; user space finishes it.
+    pub const STACK_COPY: u16 = 4;
+    /// The frame at `end_address` is the interrupted one (look it up as it is, not one byte earlier).
+    pub const END_IS_LEAF: u16 = 8;
+}
+
+/// How a walk ended. Every value has a counter of its own.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StackEnd {
+    /// The outermost frame was reached: its return address is undefined by its unwind information.
+    Root = 0,
+    /// The return address was zero, as below a thread's first function.
+    ZeroReturnAddress = 1,
+    /// The code lies in a known file that has no unwind information for it.
+    NoRule = 2,
+    /// The code lies in executable memory of no file and is not a known trampoline.
+    UnknownJit = 3,
+    /// The code lies in memory that was not known (yet) when the sample was taken.
+    NoMapping = 4,
+    /// A word of the stack could not be read.
+    ReadFault = 5,
+    /// The stack pointer would not have moved towards the stack's base.
+    NotUp = 6,
+    /// More frames than [`NATIVE_FRAMES_MAX`].
+    DepthLimit = 7,
+    /// The unwind information names a register that cannot be known there.
+    Unsupported = 8,
+    /// The sample has no user registers (kernel thread, exiting task).
+    NoUserRegisters = 9,
+}
+
+/// Number of [`StackEnd`] values.
+pub const STACK_ENDS: usize = 10;
+
+impl StackEnd {
+    /// All values in order of their numbers.
+    pub const ALL: [Self; STACK_ENDS] = [
+        Self::Root,
+        Self::ZeroReturnAddress,
+        Self::NoRule,
+        Self::UnknownJit,
+        Self::NoMapping,
+        Self::ReadFault,
+        Self::NotUp,
+        Self::DepthLimit,
+        Self::Unsupported,
+        Self::NoUserRegisters,
+    ];
+}
+
+/// Size of [`SampleHeader`] in bytes.
+pub const HEADER_BYTES: usize = size_of::<SampleHeader>();
+
+const _: () = assert!(HEADER_BYTES == 112 && HEADER_BYTES.is_multiple_of(8));

@@ -1,0 +1,87 @@
+//! Frames with names. A frame keeps name, file and line as fields, never as one text: each output joins them its way.
+
+use std::fmt;
+
+/// What kind of code a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FrameKind {
+    /// A Python function.
+    Python,
+    /// Compiled code of a library or program.
+    Native,
+    /// The interpreter's own compiled code (libpython, or a static `python`).
+    Interpreter,
+    /// The kernel.
+    Kernel,
+    /// Code of a JIT compiler that is not CPython's trampolines (node, numba, …), named by a perf map or not at all.
+    Jit,
+}
+
+/// Why a frame has no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResolveMiss {
+    /// Its file has no symbol there: shown as `module+0xoffset`.
+    NoSymbol,
+    /// Its file could not be read.
+    FileUnreadable,
+    /// Anonymous executable memory, and no line in the perf map covers it.
+    NotInPerfMap,
+    /// No mapping of the process covers it.
+    NoMapping,
+    /// The kernel's symbols cannot be read (`kernel.kptr_restrict`).
+    KernelSymbols,
+}
+
+/// One function on a stack, as it will be shown.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// What kind of code it is.
+    pub kind: FrameKind,
+    /// The function: a Python qualified name, a demangled symbol, or `module+0xoffset`. Raw: may hold any character.
+    pub name: Box<str>,
+    /// Source file, where known.
+    pub file: Option<Box<str>>,
+    /// Line in that file, where known.
+    pub line: Option<u32>,
+    /// The ELF file's name (`libc.so.6`), for compiled code.
+    pub module: Option<Box<str>>,
+    /// Why the name is not a name.
+    pub miss: Option<ResolveMiss>,
+}
+
+/// A place in code: one frame, or several where the compiler inlined calls.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Location {
+    /// Innermost (inlined callee) first, like stacks. Never empty once resolved.
+    pub frames: Vec<Frame>,
+}
+
+/// Index of a [`Location`] in a [`LocationTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LocationId(pub u32);
+
+/// All locations of a recording. An id, once given, keeps its meaning.
+#[derive(Clone, Debug, Default)]
+pub struct LocationTable {
+    /// Indexed by [`LocationId`].
+    pub locations: Vec<Location>,
+}
+
+impl LocationTable {
+    /// The frames of a location, innermost first; empty for an id that is not in the table.
+    pub fn frames(&self, id: LocationId) -> &[Frame] {
+        self.locations.get(id.0 as usize).map_or(&[], |location| &location.frames)
+    }
+}
+
+impl fmt::Display for ResolveMiss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSymbol => "no symbol",
+            Self::FileUnreadable => "file unreadable",
+            Self::NotInPerfMap => "not in the perf map",
+            Self::NoMapping => "not in any mapping",
+            Self::KernelSymbols => "kernel symbols not readable",
+        })
+    }
+}

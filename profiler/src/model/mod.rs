@@ -1,0 +1,13 @@
+//! The values that flow through the pipeline. No I/O, no aya, no tokio: all of it can be built in a test.
+
+mod address;
+mod frame;
+mod ids;
+mod sample;
+mod stack;
+
+pub use address::{Avma, CodeAddress, FileOffset, Svma};
+pub use frame::{Frame, FrameKind, Location, LocationId, LocationTable, ResolveMiss};
+pub use ids::{Hz, KtimeNs, Pid, ThreadName, Tid};
+pub use sample::{RawSample, SavedRegister, StackCopy};
+pub use stack::{ResolvedStack, StackEnd, UnwoundStack};

@@ -1,0 +1,56 @@
+//! A sample as the kernel took it: addresses without names.
+
+use super::{Avma, KtimeNs, Pid, StackEnd, ThreadName, Tid};
+
+/// One sample, borrowed from the ring buffer.
+#[derive(Clone, Debug)]
+pub struct RawSample<'a> {
+    /// When it was taken.
+    pub ktime: KtimeNs,
+    /// The process.
+    pub pid: Pid,
+    /// The thread.
+    pub tid: Tid,
+    /// The thread's name at that moment.
+    pub thread_name: ThreadName,
+    /// The CPU was in the kernel; the stack is that of the system call, fault or interrupt.
+    pub in_kernel: bool,
+    /// The caller of the innermost frame was guessed.
+    pub guessed: bool,
+    /// How the walk ended.
+    pub end: StackEnd,
+    /// Return addresses, innermost first; the first one is the interrupted instruction.
+    pub native: &'a [u64],
+    /// Interpreter frames, two words each, innermost first. Empty: not read yet by the kernel side.
+    pub interpreter: &'a [u64],
+    /// Kernel addresses, innermost first.
+    pub kernel: &'a [u64],
+    /// Where an unfinished walk can go on, and the stack it needs.
+    pub unfinished: Option<StackCopy<'a>>,
+}
+
+/// What user space needs to finish a walk that met code without rows.
+#[derive(Clone, Copy, Debug)]
+pub struct StackCopy<'a> {
+    /// Instruction pointer of the frame the walk stopped at.
+    pub ip: Avma,
+    /// Its stack pointer; `stack` begins here.
+    pub sp: u64,
+    /// Its frame pointer register.
+    pub bp: u64,
+    /// `rbx, r12, r13, r14, r15`: a value, or where it lies in the target's memory.
+    pub saved: [SavedRegister; 5],
+    /// That frame is the interrupted one.
+    pub is_leaf: bool,
+    /// Bytes of the user stack from `sp` on.
+    pub stack: &'a [u8],
+}
+
+/// A callee-saved register of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SavedRegister {
+    /// It holds this.
+    Value(u64),
+    /// It was saved at this address.
+    At(u64),
+}

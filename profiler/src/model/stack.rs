@@ -1,0 +1,79 @@
+//! A stack on its way from addresses to names. Both structs are buffers: one of each is reused for all samples.
+
+use super::{Avma, CodeAddress, KtimeNs, LocationId, Pid, ThreadName, Tid};
+
+/// How a walk over a stack ended. Expected, therefore data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StackEnd {
+    /// The outermost frame was reached: its unwind information says that it has no caller.
+    Root,
+    /// The return address was zero, as below a thread's first function.
+    ZeroReturnAddress,
+    /// A file without unwind information for this address.
+    NoRule(Avma),
+    /// Executable memory of no file that is not a known trampoline: another JIT compiler's code.
+    UnknownJit(Avma),
+    /// Memory that was not known when the sample was taken.
+    NoMapping(Avma),
+    /// A word of the stack could not be read (paged out, or no stack at all).
+    ReadFault(Avma),
+    /// The stack pointer would not have moved towards the stack's base.
+    NotUp(Avma),
+    /// More frames than one sample can hold.
+    DepthLimit,
+    /// The unwind information needs a register that cannot be known there.
+    Unsupported(Avma),
+    /// There were no user registers: a kernel thread or an exiting task.
+    NoUserRegisters,
+}
+
+impl StackEnd {
+    /// The stack is whole: nothing is missing towards its root.
+    pub const fn is_complete(self) -> bool {
+        matches!(self, Self::Root | Self::ZeroReturnAddress)
+    }
+}
+
+/// A stack as code addresses, kernel part apart. What `unwind` gives and `symbols` gets.
+#[derive(Clone, Debug)]
+pub struct UnwoundStack {
+    /// When it was taken.
+    pub ktime: KtimeNs,
+    /// The process.
+    pub pid: Pid,
+    /// The thread.
+    pub tid: Tid,
+    /// The thread's name.
+    pub thread_name: ThreadName,
+    /// The CPU was in the kernel.
+    pub in_kernel: bool,
+    /// One caller was guessed.
+    pub guessed: bool,
+    /// How the walk ended.
+    pub end: StackEnd,
+    /// User frames, innermost first.
+    pub user: Vec<CodeAddress>,
+    /// Kernel frames, innermost first.
+    pub kernel: Vec<CodeAddress>,
+}
+
+/// A stack as locations that have, or will have, names. What `symbols` gives and `profile` gets.
+#[derive(Clone, Debug)]
+pub struct ResolvedStack {
+    /// When it was taken.
+    pub ktime: KtimeNs,
+    /// The process.
+    pub pid: Pid,
+    /// The thread.
+    pub tid: Tid,
+    /// The thread's name.
+    pub thread_name: ThreadName,
+    /// The CPU was in the kernel.
+    pub in_kernel: bool,
+    /// One caller was guessed.
+    pub guessed: bool,
+    /// How the walk ended.
+    pub end: StackEnd,
+    /// All locations, kernel ones included, innermost first.
+    pub locations: Vec<LocationId>,
+}

@@ -1,0 +1,1 @@
+//! What this process may do, and giving up what it no longer needs.

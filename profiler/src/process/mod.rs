@@ -1,0 +1,14 @@
+//! Facts about targets: what they are, what is mapped in them, what Python they run.
+
+/// What Python, if any, a process runs, and whether its trampolines are on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PythonInfo {
+    /// Version of the interpreter mapped in the process (`3.12`); `None`: no CPython was found in it.
+    pub version: Option<(u8, u8)>,
+    /// ELF files that are the interpreter itself (libpython, or the `python` program), by path as mapped.
+    pub interpreter_files: Vec<String>,
+    /// `-X perf`, `PYTHONPERFSUPPORT` or an arena found: trampolines were asked for at start.
+    pub trampolines_asked: bool,
+    /// The jitdump marker mapping of `-X perf_jit` is there.
+    pub jitdump: bool,
+}

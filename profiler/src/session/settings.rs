@@ -1,0 +1,20 @@
+//! What a recording is asked to do, checked.
+
+use std::time::Duration;
+
+use crate::model::{Hz, Pid};
+
+/// A recording, as `cli` asks for it.
+#[derive(Clone, Debug)]
+pub struct RecordSettings {
+    /// The processes to sample.
+    pub pids: Vec<Pid>,
+    /// Samples per second and CPU.
+    pub frequency: Hz,
+    /// Stop after this; `None`: until asked to, or until every target has exited.
+    pub duration: Option<Duration>,
+    /// Record kernel stacks too (needs `CAP_PERFMON`; names need readable `/proc/kallsyms`).
+    pub kernel_stacks: bool,
+    /// Keep threads apart.
+    pub threads: bool,
+}

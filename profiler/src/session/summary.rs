@@ -1,0 +1,99 @@
+//! What a recording has to say besides its profile.
+
+use std::time::Duration;
+
+use crate::{
+    model::{Hz, Pid},
+    process::PythonInfo,
+    profile::Profile,
+    symbols::NameDiagnosis,
+};
+
+/// The state of a running recording, for a status line.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// Time since sampling began.
+    pub elapsed: Duration,
+    /// Samples taken of the targets so far.
+    pub samples: u64,
+    /// Samples lost so far.
+    pub lost: u64,
+    /// The Python function most often seen innermost, and its share of the samples (0 to 1).
+    pub hottest: Option<(String, f64)>,
+}
+
+/// Why a recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// Ctrl-C or SIGTERM.
+    Interrupted,
+    /// The duration asked for is over.
+    Duration,
+    /// Every target has exited.
+    TargetExited,
+}
+
+/// What the samples were driven by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampledEvent {
+    /// The CPU's cycle counter (hardware).
+    Cycles,
+    /// The kernel's `cpu-clock` software event: machines without a PMU.
+    CpuClock,
+}
+
+/// The kernel took fewer samples than it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Throttling {
+    /// How often the kernel stopped an event until the next tick (`PERF_RECORD_THROTTLE`).
+    pub throttle_records: u64,
+    /// `kernel.perf_event_max_sample_rate` before the recording.
+    pub max_sample_rate_before: u64,
+    /// The same afterwards: the kernel lowers it when samples take more than `kernel.perf_cpu_time_max_percent`.
+    pub max_sample_rate_after: u64,
+    /// Samples per second and CPU that really happened, where that can be known (`cpu-clock`).
+    pub effective_hz: Option<f64>,
+}
+
+/// What is known of one target at the end.
+#[derive(Clone, Debug)]
+pub struct TargetSummary {
+    /// Its pid.
+    pub pid: Pid,
+    /// Its command line, arguments joined by spaces.
+    pub command: String,
+    /// Its interpreter.
+    pub python: PythonInfo,
+    /// CPU time it used during the recording, user and system.
+    pub cpu_time: Duration,
+    /// Why its Python functions have, or do not have, names.
+    pub names: NameDiagnosis,
+}
+
+/// What a recording has to say besides its profile. Numbers about samples are in [`Profile::quality`].
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The processes.
+    pub targets: Vec<TargetSummary>,
+    /// Why it ended.
+    pub stop: StopReason,
+    /// Time during which samples were taken.
+    pub elapsed: Duration,
+    /// Samples per second and CPU asked for.
+    pub frequency: Hz,
+    /// What drove the samples.
+    pub event: SampledEvent,
+    /// Set when the kernel took fewer samples than asked.
+    pub throttling: Option<Throttling>,
+    /// Perf maps that were refused or could not be read, with the reason, ready to be shown.
+    pub refusals: Vec<String>,
+}
+
+/// A finished recording.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Stacks with names and counts.
+    pub profile: Profile,
+    /// Everything else.
+    pub summary: Summary,
+}
