@@ -1,1 +1,101 @@
-//! TODO
+//! The command line: from words to a recording, and from a recording to words.
+//!
+//! `args` is exactly what was typed, `settings` is that checked; below it nothing knows the command line. Each
+//! command has a file. `report` and `status` do all the talking about a recording; errors travel up to `main`.
+
+mod args;
+mod completions;
+mod duration;
+mod exit;
+mod files;
+mod follow;
+mod help;
+mod logging;
+mod man;
+mod names;
+mod quality;
+mod record;
+mod report;
+mod seam;
+mod settings;
+mod signals;
+mod stamp;
+mod status;
+mod text;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{CommandFactory as _, FromArgMatches as _};
+use clap_complete::Shell;
+
+pub use exit::exit_code;
+
+use self::{
+    args::{Cli, Command, RecordArgs},
+    settings::{Settings, Typed},
+};
+use crate::process::launch;
+
+/// The program from its words (the first one is its name) to its exit code.
+///
+/// Errors are for [`exit_code`] to classify and for `main` to print. A `clap::Error` among them prints itself: it
+/// may be the help text.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    if let [_, first, command @ ..] = words.as_slice()
+        && first == launch::HELPER
+    {
+        return Ok(launch::exec_when_ready(command).into());
+    }
+    let code = match parse(words)? {
+        Parsed::Record { args, typed } => {
+            logging::start(args.verbose);
+            record::run(&Settings::check(args, typed)?)?
+        }
+        Parsed::Completions(shell) => completions::run(shell)?,
+        Parsed::Man => man::run()?,
+    };
+    Ok(code.into())
+}
+
+/// What the words ask for.
+#[derive(Debug)]
+pub(crate) enum Parsed {
+    /// A recording.
+    Record {
+        /// Its options.
+        args: RecordArgs,
+        /// Where they came from.
+        typed: Typed,
+    },
+    /// A completion script.
+    Completions(Shell),
+    /// The manual page.
+    Man,
+}
+
+/// Parses the words; help and version arrive as errors, as clap has it.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, clap::Error> {
+    let matches = command().try_get_matches_from(words)?;
+    let cli = Cli::from_arg_matches(&matches)?;
+    Ok(match cli.command {
+        None => Parsed::Record {
+            args: cli.record,
+            typed: Typed::of(&matches),
+        },
+        Some(Command::Record(args)) => Parsed::Record {
+            args,
+            typed: matches
+                .subcommand()
+                .map(|(_, matches)| Typed::of(matches))
+                .unwrap_or_default(),
+        },
+        Some(Command::Completions { shell }) => Parsed::Completions(shell),
+        Some(Command::Man) => Parsed::Man,
+    })
+}
+
+/// The definition of the command line, from which help, completions and the manual page are made.
+pub fn command() -> clap::Command {
+    Cli::command()
+}

@@ -1,5 +1,7 @@
 //! Facts about targets: what they are, what is mapped in them, what Python they run.
 
+pub mod launch;
+
 /// What Python, if any, a process runs, and whether its trampolines are on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PythonInfo {

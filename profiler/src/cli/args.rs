@@ -1,0 +1,154 @@
+//! The command line exactly as typed. Help, completions and the man page all come from these definitions; what the
+//! words mean is decided in `settings`.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, builder::BoolishValueParser};
+use clap_complete::Shell;
+
+use super::help;
+
+/// `pyprof-bpf` as typed.
+#[derive(Debug, Parser)]
+#[command(
+    name = "pyprof-bpf",
+    bin_name = "pyprof-bpf",
+    version = help::VERSION,
+    long_version = help::LONG_VERSION.as_str(),
+    about = help::ABOUT,
+    long_about = help::LONG_ABOUT,
+    after_help = help::EXAMPLES,
+    after_long_help = help::AFTER_LONG_HELP,
+    override_usage = help::USAGE,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    /// What to do; nothing means `record`.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// `record`'s options, so that `pyprof-bpf --pid 4242` is enough.
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Record a running process, or a command from its start (the default)
+    #[command(
+        after_help = help::EXAMPLES,
+        after_long_help = help::AFTER_LONG_HELP,
+        override_usage = help::RECORD_USAGE
+    )]
+    Record(RecordArgs),
+    /// Print the completion script for a shell
+    ///
+    /// For example: pyprof-bpf completions bash > ~/.local/share/bash-completion/completions/pyprof-bpf
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    #[command(hide = true)]
+    Man,
+}
+
+/// What `record` can be told.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct RecordArgs {
+    /// Process to record
+    ///
+    /// All threads of the process are sampled. The process is neither stopped nor changed.
+    #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID", help_heading = help::TARGET)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    pub(crate) pid: Option<u32>,
+
+    /// Command to start and record, with its arguments
+    ///
+    /// It runs with PYTHONPERFSUPPORT=1, under sudo as the user who called sudo, and starts once sampling is on, so
+    /// that its first instructions are recorded too.
+    #[arg(last = true, value_name = "COMMAND", help_heading = help::TARGET, value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+
+    /// Stop after this long: 10, 2.5s, 500ms, 2m or 1h [default: until Ctrl-C or the target's exit]
+    #[arg(short, long, env = "PYPROF_DURATION", hide_env = true, value_name = "SECONDS", help_heading = help::SAMPLING)]
+    pub(crate) duration: Option<String>,
+
+    /// Samples per second and CPU
+    ///
+    /// The kernel's own limit is kernel.perf_event_max_sample_rate. A number that divides no round one, such as 99,
+    /// keeps the samples out of step with periodic work in the target.
+    #[arg(short = 'F', long, env = "PYPROF_FREQUENCY", hide_env = true, value_name = "HZ", help_heading = help::SAMPLING)]
+    #[arg(
+        visible_alias = "rate",
+        visible_short_alias = 'r',
+        default_value_t = 99
+    )]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) frequency: u32,
+
+    /// Record kernel stacks too: system calls, page faults, interrupts
+    ///
+    /// Naming their functions needs CAP_SYSLOG, or kernel.kptr_restrict = 0.
+    #[arg(long, env = "PYPROF_KERNEL", hide_env = true, help_heading = help::SAMPLING, value_parser = BoolishValueParser::new())]
+    pub(crate) kernel: bool,
+
+    /// Keep threads apart: each thread's name is the root of its stacks
+    #[arg(short, long, env = "PYPROF_THREADS", hide_env = true, help_heading = help::SAMPLING, value_parser = BoolishValueParser::new())]
+    pub(crate) threads: bool,
+
+    /// File to write, once per file; its extension gives the format, `-` is standard output
+    ///
+    /// Known extensions: .svg and .folded. Without this option a new file `pyprof-PID-TIME.svg` is written to the
+    /// current directory, TIME in UTC; a file that exists is never replaced by it.
+    #[arg(short, long, env = "PYPROF_OUTPUT", hide_env = true, value_name = "FILE", help_heading = help::OUTPUT)]
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) output: Vec<PathBuf>,
+
+    /// Format of the output, whatever the file is called
+    #[arg(short, long, env = "PYPROF_FORMAT", hide_env = true, help_heading = help::OUTPUT)]
+    pub(crate) format: Option<FormatArg>,
+
+    /// Which frames to show
+    #[arg(long, env = "PYPROF_VIEW", hide_env = true, default_value = "python", help_heading = help::OUTPUT)]
+    pub(crate) view: ViewArg,
+
+    /// Show native frames between the Python ones: short for --view mixed
+    #[arg(short, long, env = "PYPROF_NATIVE", hide_env = true, help_heading = help::OUTPUT, value_parser = BoolishValueParser::new())]
+    pub(crate) native: bool,
+
+    /// Say nothing but errors
+    #[arg(short, long, env = "PYPROF_QUIET", hide_env = true, help_heading = help::DIAGNOSTICS, value_parser = BoolishValueParser::new())]
+    pub(crate) quiet: bool,
+
+    /// Log more: -v for progress, -vv for details, -vvv for everything (RUST_LOG says it more finely)
+    #[arg(short, long, env = "PYPROF_VERBOSE", hide_env = true, help_heading = help::DIAGNOSTICS, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Have the kernel measure the time its side of the profiler takes
+    #[arg(long, env = "PYPROF_BPF_STATS", hide = true, help_heading = help::DIAGNOSTICS, value_parser = BoolishValueParser::new())]
+    pub(crate) bpf_stats: bool,
+}
+
+/// `--format` as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatArg {
+    /// Flame graph to open in a browser: search, zoom
+    Svg,
+    /// One line per stack: frames joined by semicolons, a space, the number of samples
+    Folded,
+}
+
+/// `--view` as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ViewArg {
+    /// Python functions, and the native function that the innermost of them called
+    #[default]
+    Python,
+    /// Python and native functions
+    Mixed,
+    /// Native functions alone, the interpreter's own included
+    Native,
+}

@@ -1,0 +1,72 @@
+//! Exit codes, one place. `--help` lists them.
+
+use std::{io, process::ExitCode};
+
+use crate::{
+    privilege::{FeatureError, Obstacle, PrivilegeError},
+    process::launch::LaunchError,
+};
+
+/// Done.
+pub(crate) const DONE: u8 = 0;
+/// Something failed while it ran.
+pub(crate) const FAILED: u8 = 1;
+/// No samples.
+pub(crate) const NOTHING_TO_DRAW: u8 = 3;
+/// A privilege or a kernel feature is missing.
+pub(crate) const NOT_ALLOWED: u8 = 4;
+/// A second Ctrl-C.
+pub(crate) const ABORTED: u8 = 130;
+
+/// A second Ctrl-C. Its own type, as it has its own exit code.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("stopped by a second Ctrl-C: nothing was written")]
+pub(crate) struct Aborted;
+
+/// The exit code for an error of [`run`](super::run).
+pub fn exit_code(err: &anyhow::Error) -> ExitCode {
+    ExitCode::from(code_of(err))
+}
+
+fn code_of(err: &anyhow::Error) -> u8 {
+    for cause in err.chain() {
+        if let Some(err) = cause.downcast_ref::<clap::Error>() {
+            // Help and version are "errors" with the code 0.
+            return u8::try_from(err.exit_code()).unwrap_or(FAILED);
+        }
+        if cause.is::<Obstacle>() || cause.is::<PrivilegeError>() || cause.is::<FeatureError>() {
+            return NOT_ALLOWED;
+        }
+        if let Some(err) = cause.downcast_ref::<LaunchError>() {
+            return err.exit_code();
+        }
+        if cause.is::<Aborted>() {
+            return ABORTED;
+        }
+        if let Some(err) = cause.downcast_ref::<io::Error>()
+            && err.kind() == io::ErrorKind::BrokenPipe
+        {
+            // `… -o - | head`: the reader has had enough, which is its right.
+            return DONE;
+        }
+    }
+    FAILED
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn the_cause_is_found_below_its_context() {
+        let privilege = anyhow::Error::from(FeatureError::Lockdown).context("cannot attach");
+        assert_eq!(code_of(&privilege), NOT_ALLOWED);
+        let aborted = anyhow::Error::from(Aborted).context("cannot record");
+        assert_eq!(code_of(&aborted), ABORTED);
+        assert_eq!(code_of(&anyhow!("cannot read").context("x")), FAILED);
+        let pipe = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert_eq!(code_of(&anyhow::Error::from(pipe)), DONE);
+    }
+}

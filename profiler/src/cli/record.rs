@@ -1,0 +1,194 @@
+//! `pyprof-bpf record`: checks, records, writes, reports.
+
+use std::{env, path::Path, process::ExitStatus};
+
+use anyhow::Context as _;
+use tokio::{
+    runtime,
+    sync::{oneshot, watch},
+};
+
+use super::{
+    exit::{self, Aborted},
+    files::Prepared,
+    follow::follow,
+    report, seam,
+    settings::{Settings, Target},
+    signals::{Signals, code_of},
+    status::StatusLine,
+};
+use crate::{
+    model::Pid,
+    privilege::{self, Facts, Wish},
+    process::launch::Launched,
+    session::{Progress, RecordSettings, Recording, StopReason},
+};
+
+/// Runs it to its exit code.
+pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
+    check_privileges(&settings.target)?;
+    // Two threads: a signal is seen and the status line drawn even while a long table is being made.
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the event loop")?;
+    let code = runtime.block_on(async {
+        match &settings.target {
+            Target::Pid(pid) => record_process(settings, *pid).await,
+            Target::Command(_) => record_command(settings).await,
+        }
+    });
+    // Whatever still runs has nothing more to say.
+    runtime.shutdown_background();
+    code
+}
+
+fn check_privileges(target: &Target) -> Result<(), privilege::Obstacle> {
+    let target_uid = match target {
+        Target::Pid(pid) => privilege::user_of(*pid),
+        Target::Command(_) => None,
+    };
+    privilege::check(&Facts::read(), Wish { target_uid }, &command_line())
+}
+
+/// This command line, to be repeated with `sudo`; short, and harmless to a terminal.
+fn command_line() -> String {
+    let words = env::args_os().skip(1).map(|word| {
+        let word = word.to_string_lossy();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word.into_owned()
+        } else {
+            format!("'{}'", super::text::visible(&word).replace('\'', r"'\''"))
+        }
+    });
+    let words: Vec<String> = std::iter::once(program_for_sudo()).chain(words).collect();
+    super::text::clip(&words.join(" "), 110)
+}
+
+/// How sudo finds this program: it searches directories of its own, which ~/.cargo/bin is not among.
+fn program_for_sudo() -> String {
+    const NAME: &str = "pyprof-bpf";
+    const SEARCHED: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin"];
+    match env::current_exe() {
+        Ok(path)
+            if !SEARCHED
+                .iter()
+                .any(|dir| path.parent() == Some(Path::new(dir))) =>
+        {
+            path.display().to_string()
+        }
+        _ => NAME.to_owned(),
+    }
+}
+
+/// Records a process that runs already.
+async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
+    let outputs = Prepared::new(&settings.outputs, pid)?;
+    let mut signals = Signals::catch()?;
+    let (progress, watched) = watch::channel(Progress::default());
+    let status = if settings.quiet {
+        StatusLine::none()
+    } else {
+        StatusLine::start(watched)
+    };
+    let (stopped, stop) = oneshot::channel();
+    let abort = async {
+        signals.next().await;
+        // The session may have ended by itself a moment ago.
+        let _ = stopped.send(StopReason::Interrupted);
+        signals.abort().await;
+    };
+    let finished = async {
+        let recording = sample(settings, pid, stop, progress).await?;
+        drop(status);
+        finish(settings, recording, outputs).await
+    };
+    tokio::select! {
+        code = finished => code,
+        () = abort => Err(Aborted.into()),
+    }
+}
+
+/// Starts a command and records it. There is no status line: the terminal is the command's.
+async fn record_command(settings: &Settings) -> anyhow::Result<u8> {
+    let Target::Command(command) = &settings.target else {
+        unreachable!("only called for commands");
+    };
+    let signals = Signals::catch()?;
+    let launched = Launched::spawn(command)?;
+    let pid = launched.pid();
+    let outputs = Prepared::new(&settings.outputs, pid)?;
+    let (progress, sampling) = watch::channel(Progress::default());
+    let (stopped, stop) = oneshot::channel();
+    let followed = tokio::spawn(async move {
+        let end = follow(launched, sampling, signals).await;
+        let _ = stopped.send(StopReason::TargetExited);
+        end
+    });
+    let finished = async {
+        let recording = sample(settings, pid, stop, progress).await?;
+        finish(settings, recording, outputs).await
+    };
+    // When the command could not be run, that is the news, not the empty recording.
+    let (finished, followed) = tokio::join!(finished, followed);
+    let ended = followed.context("the command was lost sight of")??;
+    Ok(combined(finished?, ended))
+}
+
+/// The exit code of a recorded command: its own where it failed, else ours.
+fn combined(ours: u8, ended: Option<ExitStatus>) -> u8 {
+    match ended.map(code_of) {
+        None | Some(0) => ours,
+        Some(theirs) => theirs,
+    }
+}
+
+/// The recording itself.
+async fn sample(
+    settings: &Settings,
+    pid: Pid,
+    stop: oneshot::Receiver<StopReason>,
+    progress: watch::Sender<Progress>,
+) -> anyhow::Result<Recording> {
+    let stop = async {
+        match stop.await {
+            Ok(reason) => reason,
+            // Nobody can ask any more: what ends it is the duration, or the target.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    let wanted = RecordSettings {
+        pids: vec![pid],
+        frequency: settings.frequency,
+        duration: settings.duration,
+        kernel_stacks: settings.kernel_stacks,
+        threads: settings.threads,
+    };
+    seam::record(wanted, stop, progress).await
+}
+
+/// Writes and reports.
+async fn finish(
+    settings: &Settings,
+    recording: Recording,
+    outputs: Prepared,
+) -> anyhow::Result<u8> {
+    if recording.profile.quality.samples == 0 {
+        report::print(&[report::nothing_to_draw(&recording)]);
+        return Ok(exit::NOTHING_TO_DRAW);
+    }
+    let view = settings.view;
+    // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
+    let (recording, files) = tokio::task::spawn_blocking(move || {
+        let files = outputs.write(&recording, view)?;
+        anyhow::Ok((recording, files))
+    })
+    .await
+    .context("writing was cut short")??;
+    if !settings.quiet {
+        report::print(&report::report_lines(&recording, &files));
+    }
+    Ok(exit::DONE)
+}

@@ -1,0 +1,252 @@
+//! What is said at the end of a recording. The lines are made by pure functions; one function prints.
+
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use super::{
+    names::{advice, short_command},
+    quality::{QualityFacts, cause},
+    settings::Destination,
+    text::{counted, cpu_seconds, grouped, percent, seconds},
+};
+use crate::session::{Recording, SampledEvent, StopReason, Summary, Throttling};
+
+/// More lines than these are not read.
+const LINES_MAX: usize = 8;
+
+/// Prints lines to standard error. What cannot be printed is given up: there is nobody to tell.
+pub(crate) fn print(lines: &[String]) {
+    let mut stderr = io::stderr().lock();
+    for line in lines {
+        let _ = writeln!(stderr, "{line}");
+    }
+}
+
+/// The report on a recording whose result is in `files`: at most eight lines.
+pub(crate) fn report_lines(recording: &Recording, files: &[Destination]) -> Vec<String> {
+    report(recording, &QualityFacts::of(recording), files)
+}
+
+/// The recording in one line, for the head of a picture.
+pub(crate) fn subtitle(recording: &Recording) -> String {
+    let summary = &recording.summary;
+    let samples = counted(QualityFacts::of(recording).samples, "sample");
+    format!(
+        "{} · {samples} · {} · {}",
+        who(summary),
+        rate(summary),
+        seconds(summary.elapsed)
+    )
+}
+
+/// What a reader of the picture must know about its quality.
+pub(crate) fn notes(recording: &Recording) -> Vec<String> {
+    quality_lines(recording, &QualityFacts::of(recording))
+}
+
+/// The line for a recording without samples.
+pub(crate) fn nothing_to_draw(recording: &Recording) -> String {
+    let summary = &recording.summary;
+    let lost = QualityFacts::of(recording).lost();
+    let used = cpu_seconds(cpu_time(summary));
+    let watched = format!("{} used {used} of CPU {}", who(summary), how_long(summary));
+    if lost > 0 {
+        format!(
+            "{watched}, but all {} were lost; nothing to draw",
+            counted(lost, "sample")
+        )
+    } else if cpu_time(summary) > two_periods(summary) {
+        format!(
+            "{watched}, but the kernel took no samples of it ({}); nothing to draw",
+            rate(summary)
+        )
+    } else {
+        format!("{watched}: this profiler samples running code; nothing to draw")
+    }
+}
+
+/// CPU time within which no sample need be taken.
+fn two_periods(summary: &Summary) -> Duration {
+    Duration::from_secs(2) / summary.frequency.0.max(1)
+}
+
+fn report(recording: &Recording, facts: &QualityFacts, files: &[Destination]) -> Vec<String> {
+    let summary = &recording.summary;
+    let mut lines = Vec::with_capacity(LINES_MAX);
+    lines.extend(wrote(files));
+    lines.push(format!(
+        "{} of {} {} at {}; CPU used: {}",
+        counted(facts.samples, "sample"),
+        who(summary),
+        how_long(summary),
+        rate(summary),
+        cpu_seconds(cpu_time(summary))
+    ));
+    lines.extend(quality_lines(recording, facts));
+    if lines.len() > LINES_MAX {
+        let left_out = lines.len() - (LINES_MAX - 1);
+        lines.truncate(LINES_MAX - 1);
+        lines.push(format!("and {left_out} more notes: see the log (-v)"));
+    }
+    lines
+}
+
+fn quality_lines(recording: &Recording, facts: &QualityFacts) -> Vec<String> {
+    let summary = &recording.summary;
+    let mut lines = Vec::new();
+    lines.extend(stacks(facts));
+    lines.extend(lost(facts));
+    lines.extend(summary.throttling.as_ref().map(throttled));
+    lines.extend(python_share(facts));
+    lines.extend(name_advice(summary));
+    lines
+}
+
+fn wrote(files: &[Destination]) -> Option<String> {
+    let names: Vec<String> = files.iter().map(ToString::to_string).collect();
+    let is_svg = |name: &String| name.to_ascii_lowercase().ends_with(".svg");
+    match names.as_slice() {
+        [] => None,
+        [svg] if is_svg(svg) => Some(format!("wrote {svg} (open it in a browser)")),
+        names => Some(format!("wrote {}", names.join(", "))),
+    }
+}
+
+fn stacks(facts: &QualityFacts) -> Option<String> {
+    if facts.samples == 0 {
+        return None;
+    }
+    let mut parts = vec![format!(
+        "{} of the stacks are complete",
+        percent(facts.complete, facts.samples)
+    )];
+    if facts.guessed > 0 {
+        parts.push(format!("{} with a guessed caller", grouped(facts.guessed)));
+    }
+    let mut ends: Vec<_> = facts.ends.iter().filter(|(_, count)| *count > 0).collect();
+    ends.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let cut: u64 = ends.iter().map(|(_, count)| count).sum();
+    if cut > 0 {
+        let causes: Vec<String> = ends
+            .iter()
+            .map(|(end, count)| format!("{} {}", grouped(*count), cause(*end)))
+            .collect();
+        parts.push(format!("{} cut short: {}", grouped(cut), causes.join(", ")));
+    }
+    Some(parts.join("; "))
+}
+
+fn lost(facts: &QualityFacts) -> Option<String> {
+    if facts.lost() == 0 {
+        return None;
+    }
+    let causes: Vec<String> = [
+        (
+            facts.ring_full,
+            "ring buffer full: this machine was too busy",
+        ),
+        (facts.not_kept, "could not be kept"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, cause)| format!("{} {cause}", grouped(count)))
+    .collect();
+    let all = facts.lost() + facts.samples;
+    Some(format!(
+        "lost {} ({}): {}",
+        counted(facts.lost(), "sample"),
+        percent(facts.lost(), all),
+        causes.join(", ")
+    ))
+}
+
+fn throttled(throttling: &Throttling) -> String {
+    let Throttling {
+        throttle_records,
+        max_sample_rate_before: before,
+        max_sample_rate_after: after,
+        effective_hz,
+    } = throttling;
+    let mut parts = Vec::new();
+    if *throttle_records > 0 {
+        parts.push(counted(*throttle_records, "pause"));
+    }
+    if after < before {
+        parts.push(format!("it lowered its limit from {before} to {after} Hz"));
+    }
+    if let Some(hz) = effective_hz {
+        parts.push(format!("about {hz:.0} Hz took place"));
+    }
+    format!(
+        "the kernel took fewer samples than asked ({}): use a lower --frequency",
+        parts.join(", ")
+    )
+}
+
+fn python_share(facts: &QualityFacts) -> Option<String> {
+    let frames = facts.python_named + facts.python_unnamed;
+    if frames == 0 {
+        return None;
+    }
+    Some(format!(
+        "Python code in {} of the samples; {} of its frames have names",
+        percent(facts.samples_with_python, facts.samples),
+        percent(facts.python_named, frames)
+    ))
+}
+
+/// The advice for the first target that needs some, and for how many others it holds.
+fn name_advice(summary: &Summary) -> Vec<String> {
+    let mut in_need = summary
+        .targets
+        .iter()
+        .filter_map(|target| Some(advice(target, summary)).filter(|lines| !lines.is_empty()));
+    let mut lines = in_need.next().unwrap_or_default();
+    let others = in_need.count();
+    if others > 0
+        && let Some(last) = lines.last_mut()
+    {
+        last.push_str(&format!(" (as for {others} more of the processes)"));
+    }
+    lines
+}
+
+/// The targets in a few words.
+fn who(summary: &Summary) -> String {
+    match summary.targets.as_slice() {
+        [] => "no process".to_owned(),
+        [target] => format!("pid {} ({})", target.pid, short_command(target)),
+        [first, ..] => format!(
+            "{} processes (pid {} {} and others)",
+            summary.targets.len(),
+            first.pid,
+            short_command(first)
+        ),
+    }
+}
+
+fn how_long(summary: &Summary) -> String {
+    let time = seconds(summary.elapsed);
+    match summary.stop {
+        StopReason::TargetExited => format!("in {time} (target exited after {time})"),
+        StopReason::Interrupted | StopReason::Duration => format!("in {time}"),
+    }
+}
+
+fn rate(summary: &Summary) -> String {
+    let event = match summary.event {
+        SampledEvent::Cycles => "cycles",
+        SampledEvent::CpuClock => "cpu-clock",
+    };
+    format!("{} ({event})", summary.frequency)
+}
+
+fn cpu_time(summary: &Summary) -> Duration {
+    summary.targets.iter().map(|target| target.cpu_time).sum()
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

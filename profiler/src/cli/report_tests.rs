@@ -1,0 +1,216 @@
+//! The report, case by case.
+
+use super::*;
+use crate::{
+    model::{Avma, Hz, Pid, StackEnd},
+    process::PythonInfo,
+    profile::{Profile, Quality},
+    session::TargetSummary,
+    symbols::NameDiagnosis,
+};
+
+fn target(names: NameDiagnosis) -> TargetSummary {
+    TargetSummary {
+        pid: Pid(4242),
+        command: "python app.py".to_owned(),
+        python: PythonInfo {
+            version: Some((3, 12)),
+            interpreter_files: vec![],
+            trampolines_asked: true,
+            jitdump: false,
+        },
+        cpu_time: Duration::from_millis(29_800),
+        names,
+    }
+}
+
+fn recording(samples: u64) -> Recording {
+    let mut recording = Recording {
+        profile: Profile::default(),
+        summary: Summary {
+            targets: vec![target(NameDiagnosis::Named)],
+            stop: StopReason::Duration,
+            elapsed: Duration::from_secs(30),
+            frequency: Hz(99),
+            event: SampledEvent::Cycles,
+            throttling: None,
+            refusals: vec![],
+        },
+    };
+    recording.profile.quality = Quality {
+        samples,
+        ..Quality::default()
+    };
+    recording
+}
+
+fn good() -> QualityFacts {
+    QualityFacts {
+        samples: 2_970,
+        complete: 2_970,
+        python_named: 9_000,
+        samples_with_python: 2_970,
+        ..QualityFacts::default()
+    }
+}
+
+fn svg() -> Vec<Destination> {
+    vec![Destination::File("app.svg".into())]
+}
+
+#[test]
+fn a_good_recording_needs_few_words() {
+    assert_eq!(
+        report(&recording(2_970), &good(), &svg()),
+        [
+            "wrote app.svg (open it in a browser)",
+            "2,970 samples of pid 4242 (python app.py) in 30.0 s at 99 Hz (cycles); CPU used: 29.80 s",
+            "100 % of the stacks are complete",
+            "Python code in 100 % of the samples; 100 % of its frames have names",
+        ]
+    );
+}
+
+#[test]
+fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
+    let facts = QualityFacts {
+        samples: 1_000,
+        complete: 980,
+        guessed: 3,
+        ring_full: 20,
+        not_kept: 4,
+        ends: vec![
+            (StackEnd::ReadFault(Avma(0)), 5),
+            (StackEnd::NoRule(Avma(0)), 15),
+            (StackEnd::NotUp(Avma(0)), 0),
+        ],
+        ..QualityFacts::default()
+    };
+    let mut recording = recording(1_000);
+    recording.summary.throttling = Some(Throttling {
+        throttle_records: 12,
+        max_sample_rate_before: 100_000,
+        max_sample_rate_after: 50_000,
+        effective_hz: Some(61.7),
+    });
+    assert_eq!(
+        report(&recording, &facts, &[])[1..],
+        [
+            "98.0 % of the stacks are complete; 3 with a guessed caller; 20 cut short: \
+             15 code without unwind information, 5 stack unreadable (paged out)",
+            "lost 24 samples (2.3 %): 20 ring buffer full: this machine was too busy, 4 could not be kept",
+            "the kernel took fewer samples than asked (12 pauses, it lowered its limit from 100000 to 50000 Hz, \
+             about 62 Hz took place): use a lower --frequency",
+        ]
+    );
+}
+
+#[test]
+fn missing_names_are_explained_case_by_case() {
+    let too_old = NameDiagnosis::TooOld { version: (3, 11) };
+    for (names, words) in [
+        (
+            NameDiagnosis::NotPython,
+            &["not a CPython", "native stacks"][..],
+        ),
+        (too_old, &["CPython 3.11", "3.12", "native stacks"]),
+        (
+            NameDiagnosis::NotActivated,
+            &[
+                "CPython 3.12 was started without",
+                "`python -X perf`",
+                "PYTHONPERFSUPPORT=1",
+                "sys.activate_stack_trampoline(\"perf\")",
+            ],
+        ),
+        (
+            NameDiagnosis::ActivatedLate,
+            &["switched on late", "running already"],
+        ),
+        (NameDiagnosis::JitDump, &["perf_jit", "jitdump", "-X perf"]),
+        (NameDiagnosis::MapMissing, &["perf-PID.map", "not there"]),
+        (
+            NameDiagnosis::MapRefused,
+            &["was refused", "it is a symbolic link"],
+        ),
+        (
+            NameDiagnosis::MapUnreadable,
+            &["cannot be read", "symbolic link"],
+        ),
+    ] {
+        let mut recording = recording(10);
+        recording.summary.targets = vec![target(names)];
+        recording.summary.refusals = vec!["it is a symbolic link\x1b[2J".to_owned()];
+        let lines = report(&recording, &good(), &svg());
+        let text = lines.join("\n");
+        for word in words {
+            assert!(text.contains(word), "{names:?}: no {word:?} in\n{text}");
+        }
+        assert!(lines.len() <= LINES_MAX, "{text}");
+        assert!(!text.contains('\x1b'), "{text}");
+    }
+}
+
+#[test]
+fn the_report_never_exceeds_eight_lines() {
+    let facts = QualityFacts {
+        complete: 1,
+        ring_full: 1,
+        python_unnamed: 1,
+        ..good()
+    };
+    let mut recording = recording(10);
+    recording.summary.targets = vec![
+        target(NameDiagnosis::NotActivated),
+        target(NameDiagnosis::NotActivated),
+    ];
+    recording.summary.throttling = Some(Throttling {
+        throttle_records: 1,
+        max_sample_rate_before: 1,
+        max_sample_rate_after: 1,
+        effective_hz: None,
+    });
+    let lines = report(&recording, &facts, &svg());
+    assert_eq!(lines.len(), LINES_MAX, "{lines:#?}");
+    assert!(
+        lines[7].ends_with("(as for 1 more of the processes)"),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn an_idle_target_is_told_from_a_failure() {
+    let mut idle = recording(0);
+    idle.summary.elapsed = Duration::from_secs(5);
+    idle.summary.targets[0].cpu_time = Duration::ZERO;
+    assert_eq!(
+        nothing_to_draw(&idle),
+        "pid 4242 (python app.py) used 0.00 s of CPU in 5.0 s: this profiler samples running code; nothing to draw"
+    );
+    assert!(nothing_to_draw(&recording(0)).contains("took no samples of it"));
+}
+
+#[test]
+fn a_target_that_exited_is_said_to_have_done_so() {
+    let mut short = recording(150);
+    short.summary.stop = StopReason::TargetExited;
+    short.summary.elapsed = Duration::from_millis(1_500);
+    let lines = report(&short, &good(), &[]);
+    assert!(lines[0].contains("target exited after 1.5 s"), "{lines:?}");
+}
+
+#[test]
+fn a_hostile_command_line_does_not_reach_the_terminal() {
+    let mut recording = recording(10);
+    recording.summary.targets[0].command = "python \x1b]0;title\x07 a\nb".to_owned();
+    let text = report(&recording, &good(), &svg()).concat() + &subtitle(&recording);
+    assert!(!text.chars().any(char::is_control), "{text:?}");
+}
+
+#[test]
+fn the_subtitle_fits_one_line() {
+    assert_eq!(
+        subtitle(&recording(2_970)),
+        "pid 4242 (python app.py) · 2,970 samples · 99 Hz (cycles) · 30.0 s"
+    );
+}

@@ -1,0 +1,244 @@
+//! The command line checked: what `record` is really to do. Usage errors come from here.
+
+use std::{
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use clap::{ArgMatches, error::ErrorKind, parser::ValueSource};
+
+use super::{
+    args::{FormatArg, RecordArgs, ViewArg},
+    duration::parse_duration,
+    seam::{Format, View},
+    stamp::utc_stamp,
+    text::visible,
+};
+use crate::model::{Hz, Pid};
+
+/// A recording, checked.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) target: Target,
+    pub(crate) duration: Option<Duration>,
+    pub(crate) frequency: Hz,
+    pub(crate) kernel_stacks: bool,
+    pub(crate) threads: bool,
+    pub(crate) outputs: Outputs,
+    pub(crate) view: View,
+    pub(crate) quiet: bool,
+    pub(crate) bpf_stats: bool,
+}
+
+/// What to record.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A process that runs.
+    Pid(Pid),
+    /// A program to be started, with its arguments. Never empty.
+    Command(Vec<OsString>),
+}
+
+/// Where the result goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outputs {
+    /// A new file, named after the pid and the time.
+    New(Format),
+    /// These.
+    Given(Vec<(Destination, Format)>),
+}
+
+/// One place to write to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// Standard output.
+    Stdout,
+    /// A file; an older one of that name is replaced.
+    File(PathBuf),
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("standard output"),
+            Self::File(path) => f.write_str(&visible(&path.to_string_lossy())),
+        }
+    }
+}
+
+/// Which options were typed, as opposed to found in the environment: what is typed wins.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Typed {
+    pid: bool,
+    view: bool,
+    native: bool,
+}
+
+impl Typed {
+    /// Asks clap where the values came from.
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
+        Self {
+            pid: typed("pid"),
+            view: typed("view"),
+            native: typed("native"),
+        }
+    }
+}
+
+impl Settings {
+    /// Checks what was typed. The errors are usage errors.
+    pub(crate) fn check(args: RecordArgs, typed: Typed) -> Result<Self, clap::Error> {
+        let RecordArgs {
+            pid,
+            command,
+            duration,
+            frequency,
+            kernel,
+            threads,
+            output,
+            format,
+            view,
+            native,
+            quiet,
+            verbose: _, // read when logging is set up
+            bpf_stats,
+        } = args;
+        Ok(Self {
+            target: target(pid, command, typed)?,
+            duration: duration.as_deref().map(checked_duration).transpose()?,
+            frequency: Hz(frequency),
+            kernel_stacks: kernel,
+            threads,
+            outputs: outputs(output, format)?,
+            view: checked_view(view, native, typed)?,
+            quiet,
+            bpf_stats,
+        })
+    }
+}
+
+impl Outputs {
+    /// The files and formats, now that the pid is known.
+    pub(crate) fn resolve(&self, pid: Pid, now: SystemTime) -> Vec<(Destination, Format)> {
+        match self {
+            Self::Given(outputs) => outputs.clone(),
+            Self::New(format) => {
+                let stem = format!("pyprof-{pid}-{}", utc_stamp(now));
+                let path = unused_name(&stem, format.extension());
+                vec![(Destination::File(path), *format)]
+            }
+        }
+    }
+}
+
+/// `stem.extension`, or with a number where files of that name exist.
+fn unused_name(stem: &str, extension: &str) -> PathBuf {
+    let plain = PathBuf::from(format!("{stem}.{extension}"));
+    if !exists(&plain) {
+        return plain;
+    }
+    (2_u32..)
+        .map(|n| PathBuf::from(format!("{stem}-{n}.{extension}")))
+        .find(|path| !exists(path))
+        .unwrap_or(plain)
+}
+
+/// Something has that name, be it a dangling symbolic link.
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+fn target(pid: Option<u32>, command: Vec<OsString>, typed: Typed) -> Result<Target, clap::Error> {
+    match (pid, command.is_empty()) {
+        (Some(_), false) if typed.pid => Err(usage(
+            ErrorKind::ArgumentConflict,
+            "--pid and a command exclude each other: record one or the other",
+        )),
+        (_, false) => Ok(Target::Command(command)),
+        (Some(pid), true) => Ok(Target::Pid(Pid(pid))),
+        (None, true) => Err(usage(
+            ErrorKind::MissingRequiredArgument,
+            "nothing to record: give a process, `--pid 4242`, or a command, `-- python app.py`",
+        )),
+    }
+}
+
+fn checked_duration(text: &str) -> Result<Duration, clap::Error> {
+    parse_duration(text).map_err(|reason| {
+        usage(
+            ErrorKind::ValueValidation,
+            format!("invalid value {text:?} for --duration: {reason}"),
+        )
+    })
+}
+
+fn checked_view(view: ViewArg, native: bool, typed: Typed) -> Result<View, clap::Error> {
+    if native && typed.native && typed.view && view != ViewArg::Mixed {
+        return Err(usage(
+            ErrorKind::ArgumentConflict,
+            "--native means --view mixed: give one of the two",
+        ));
+    }
+    // `--native` from the environment gives way to a typed `--view`.
+    let native = native && (typed.native || !typed.view);
+    Ok(match (native, view) {
+        (true, _) | (false, ViewArg::Mixed) => View::Mixed,
+        (false, ViewArg::Python) => View::Python,
+        (false, ViewArg::Native) => View::Native,
+    })
+}
+
+fn outputs(paths: Vec<PathBuf>, format: Option<FormatArg>) -> Result<Outputs, clap::Error> {
+    let format = format.map(|format| match format {
+        FormatArg::Svg => Format::Svg,
+        FormatArg::Folded => Format::Folded,
+    });
+    if paths.is_empty() {
+        return Ok(Outputs::New(format.unwrap_or(Format::Svg)));
+    }
+    let mut given: Vec<(Destination, Format)> = Vec::with_capacity(paths.len());
+    for path in paths {
+        let output = destination(path, format)?;
+        if given
+            .iter()
+            .any(|(destination, _)| *destination == output.0)
+        {
+            return Err(usage(
+                ErrorKind::ArgumentConflict,
+                "the same --output is given twice",
+            ));
+        }
+        given.push(output);
+    }
+    Ok(Outputs::Given(given))
+}
+
+fn destination(
+    path: PathBuf,
+    format: Option<Format>,
+) -> Result<(Destination, Format), clap::Error> {
+    if path.as_os_str() == "-" {
+        // Nobody reads an SVG in a pipe by eye, but `> app.svg` is as good a habit as `-o app.svg`.
+        return Ok((Destination::Stdout, format.unwrap_or(Format::Svg)));
+    }
+    match format.or_else(|| Format::of_path(&path)) {
+        Some(format) => Ok((Destination::File(path), format)),
+        None => Err(usage(
+            ErrorKind::ValueValidation,
+            format!(
+                "cannot tell the format of {path:?} from its extension: use .svg or .folded, or add --format"
+            ),
+        )),
+    }
+}
+
+fn usage(kind: ErrorKind, message: impl fmt::Display) -> clap::Error {
+    super::command().error(kind, message)
+}
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;

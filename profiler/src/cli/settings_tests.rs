@@ -1,0 +1,137 @@
+//! From words to settings.
+
+use std::time::UNIX_EPOCH;
+
+use super::*;
+
+/// The settings of a command line, or the kind of its error.
+fn settings(words: &[&str]) -> Result<Settings, ErrorKind> {
+    let words = std::iter::once("pyprof-bpf").chain(words.iter().copied());
+    let parsed = crate::cli::parse(words.map(OsString::from)).map_err(|err| err.kind())?;
+    match parsed {
+        crate::cli::Parsed::Record { args, typed } => {
+            Settings::check(args, typed).map_err(|err| err.kind())
+        }
+        other => panic!("not a recording: {other:?}"),
+    }
+}
+
+fn file(path: &str, format: Format) -> (Destination, Format) {
+    (Destination::File(path.into()), format)
+}
+
+#[test]
+fn a_pid_is_enough() {
+    let short = settings(&["--pid", "4242"]).unwrap();
+    assert_eq!(short, settings(&["record", "-p", "4242"]).unwrap());
+    assert_eq!(short.target, Target::Pid(Pid(4242)));
+    assert_eq!(short.frequency, Hz(99));
+    assert_eq!(short.duration, None);
+    assert_eq!(short.view, View::Python);
+    assert_eq!(short.outputs, Outputs::New(Format::Svg));
+}
+
+#[test]
+fn a_command_keeps_its_own_options() {
+    let words = ["record", "-d", "2m", "--", "python", "-X", "dev", "--pid"];
+    let settings = settings(&words).unwrap();
+    let command = ["python", "-X", "dev", "--pid"].map(OsString::from);
+    assert_eq!(settings.target, Target::Command(command.to_vec()));
+    assert_eq!(settings.duration, Some(Duration::from_secs(120)));
+}
+
+#[test]
+fn rate_is_another_word_for_frequency() {
+    for words in [
+        ["-p", "1", "-F", "199"],
+        ["-p", "1", "-r", "199"],
+        ["-p", "1", "--rate", "199"],
+        ["-p", "1", "--frequency", "199"],
+    ] {
+        assert_eq!(settings(&words).unwrap().frequency, Hz(199));
+    }
+}
+
+#[test]
+fn the_extension_gives_the_format_unless_one_is_named() {
+    let by_extension = settings(&["-p", "1", "-o", "a.svg", "-o", "b.FOLDED"]).unwrap();
+    assert_eq!(
+        by_extension.outputs,
+        Outputs::Given(vec![
+            file("a.svg", Format::Svg),
+            file("b.FOLDED", Format::Folded)
+        ])
+    );
+    let named = settings(&["-p", "1", "-o", "a.svg", "-f", "folded"]).unwrap();
+    assert_eq!(
+        named.outputs,
+        Outputs::Given(vec![file("a.svg", Format::Folded)])
+    );
+    let stdout = settings(&["-p", "1", "-o", "-", "-f", "folded"]).unwrap();
+    assert_eq!(
+        stdout.outputs,
+        Outputs::Given(vec![(Destination::Stdout, Format::Folded)])
+    );
+}
+
+#[test]
+fn native_means_the_mixed_view() {
+    assert_eq!(settings(&["-p", "1", "-n"]).unwrap().view, View::Mixed);
+    assert_eq!(
+        settings(&["-p", "1", "-n", "--view", "mixed"])
+            .unwrap()
+            .view,
+        View::Mixed
+    );
+    assert_eq!(
+        settings(&["-p", "1", "-n", "--view", "native"]).unwrap_err(),
+        ErrorKind::ArgumentConflict
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_a_usage_error() {
+    for (words, kind) in [
+        (&[][..], ErrorKind::MissingRequiredArgument),
+        (&["record"], ErrorKind::MissingRequiredArgument),
+        (&["-p", "1", "--", "ls"], ErrorKind::ArgumentConflict),
+        (&["-p", "0"], ErrorKind::ValueValidation),
+        (&["-p", "x"], ErrorKind::ValueValidation),
+        (&["-p", "1", "-F", "0"], ErrorKind::ValueValidation),
+        (&["-p", "1", "-F", "1000001"], ErrorKind::ValueValidation),
+        (&["-p", "1", "-d", "0"], ErrorKind::ValueValidation),
+        (&["-p", "1", "-d", "5 parsecs"], ErrorKind::ValueValidation),
+        (&["-p", "1", "-o", "profile"], ErrorKind::ValueValidation),
+        (&["-p", "1", "-f", "png"], ErrorKind::InvalidValue),
+        (
+            &["-p", "1", "-o", "a.svg", "-o", "a.svg"],
+            ErrorKind::ArgumentConflict,
+        ),
+        (&["4242"], ErrorKind::UnknownArgument),
+        (&["--bogus"], ErrorKind::UnknownArgument),
+    ] {
+        assert_eq!(settings(words).unwrap_err(), kind, "{words:?}");
+    }
+}
+
+#[test]
+fn the_default_name_has_pid_and_time() {
+    let now = UNIX_EPOCH + Duration::from_secs(1_795_977_000);
+    assert_eq!(
+        Outputs::New(Format::Svg).resolve(Pid(4242), now),
+        [file("pyprof-4242-20261129T183000Z.svg", Format::Svg)]
+    );
+}
+
+#[test]
+fn a_name_in_use_gets_a_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let stem = dir.path().join("pyprof-1-x").display().to_string();
+    assert_eq!(unused_name(&stem, "svg"), Path::new(&format!("{stem}.svg")));
+    std::fs::write(format!("{stem}.svg"), "").unwrap();
+    std::os::unix::fs::symlink("/nowhere", format!("{stem}-2.svg")).unwrap();
+    assert_eq!(
+        unused_name(&stem, "svg"),
+        Path::new(&format!("{stem}-3.svg"))
+    );
+}

@@ -1,0 +1,151 @@
+//! The user who called sudo: a command under test is theirs, not root's.
+
+use std::{env, fs, process::Command};
+
+use rustix::{
+    process::{Gid, Uid},
+    thread,
+};
+
+/// Variables that tell of sudo. The command does not run under it.
+const SUDO_VARIABLES: [&str; 5] = [
+    "SUDO_UID",
+    "SUDO_GID",
+    "SUDO_USER",
+    "SUDO_COMMAND",
+    "MAIL", // root's
+];
+
+/// Who called sudo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    uid: u32,
+    gid: u32,
+    /// All groups, `gid` included.
+    groups: Vec<u32>,
+    account: Option<Account>,
+}
+
+/// A line of /etc/passwd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Account {
+    name: String,
+    home: String,
+    shell: String,
+}
+
+/// We are root by sudo, called by somebody who is not.
+pub(super) fn under_sudo() -> bool {
+    sudo_ids().is_some()
+}
+
+fn sudo_ids() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let id = |name| env::var(name).ok()?.parse::<u32>().ok();
+    let (uid, gid) = (id("SUDO_UID")?, id("SUDO_GID")?);
+    // All ones means "leave it" to the kernel.
+    (uid != 0 && uid != u32::MAX && gid != u32::MAX).then_some((uid, gid))
+}
+
+impl Caller {
+    /// `None` when not under sudo.
+    pub(super) fn of_sudo() -> Option<Self> {
+        let (uid, gid) = sudo_ids()?;
+        let account = account_of(&fs::read_to_string("/etc/passwd").unwrap_or_default(), uid);
+        let name = account
+            .as_ref()
+            .map(|account| account.name.clone())
+            .or_else(|| env::var("SUDO_USER").ok());
+        let mut groups = name.map_or_else(Vec::new, |name| {
+            groups_of(&fs::read_to_string("/etc/group").unwrap_or_default(), &name)
+        });
+        if !groups.contains(&gid) {
+            groups.push(gid);
+        }
+        Some(Self {
+            uid,
+            gid,
+            groups,
+            account,
+        })
+    }
+
+    /// Sets the variables a login would set.
+    pub(super) fn describe_in(&self, command: &mut Command) {
+        for name in SUDO_VARIABLES {
+            command.env_remove(name);
+        }
+        if let Some(Account { name, home, shell }) = &self.account {
+            command
+                .env("USER", name)
+                .env("LOGNAME", name)
+                .env("HOME", home)
+                .env("SHELL", shell);
+        }
+    }
+
+    /// Becomes that user, for good. The process must have one thread: the kernel changes threads, not processes.
+    pub(super) fn become_it(&self) -> rustix::io::Result<()> {
+        let groups: Vec<Gid> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        thread::set_thread_groups(&groups)?;
+        thread::set_thread_res_gid(gid, gid, gid)?;
+        thread::set_thread_res_uid(uid, uid, uid)
+    }
+}
+
+/// The account with this user id: `name:password:uid:gid:comment:home:shell`.
+fn account_of(passwd: &str, uid: u32) -> Option<Account> {
+    passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, id, _, _, home, shell] = fields.as_slice() else {
+            return None;
+        };
+        (id.parse() == Ok(uid)).then(|| Account {
+            name: (*name).to_owned(),
+            home: (*home).to_owned(),
+            shell: (*shell).to_owned(),
+        })
+    })
+}
+
+/// The groups that list this user: `name:password:gid:user,user`.
+fn groups_of(group: &str, user: &str) -> Vec<u32> {
+    group
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':').skip(2);
+            let (gid, members) = (fields.next()?, fields.next()?);
+            members
+                .split(',')
+                .any(|member| member == user)
+                .then_some(gid)
+        })
+        .filter_map(|gid| gid.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_are_found_by_number() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nbroken line\nada:x:1000:1000:Ada,,,:/home/ada:/bin/zsh\n";
+        let ada = account_of(passwd, 1000).unwrap();
+        assert_eq!(
+            (&*ada.name, &*ada.home, &*ada.shell),
+            ("ada", "/home/ada", "/bin/zsh")
+        );
+        assert_eq!(account_of(passwd, 1001), None);
+    }
+
+    #[test]
+    fn groups_are_those_that_list_the_user() {
+        let group = "root:x:0:\nadm:x:4:syslog,ada\naudio:x:29:adam\ndocker:x:998:ada\n";
+        assert_eq!(groups_of(group, "ada"), [4, 998]);
+        assert_eq!(groups_of(group, "nobody"), [0_u32; 0]);
+    }
+}
