@@ -24,7 +24,7 @@ pub enum PrivilegeError {
     /// An ordinary user.
     #[error(
         "no permission to profile: {missing} missing\n  \
-        {why}{sysctls}.\n  \
+        {why}.{sysctls}\n  \
         As root:           sudo {retry}\n  \
         or once, for good: sudo setcap {WANTED}+ep {program}"
     )]
@@ -43,7 +43,7 @@ pub enum PrivilegeError {
     /// Root whose capabilities were taken away, as in a container.
     #[error(
         "root, but without {missing}: a container or service manager took them away\n  \
-        {why}{sysctls}.\n  \
+        {why}.{sysctls}\n  \
         Docker or Podman:  --pid=host --cap-add=BPF --cap-add=PERFMON --cap-add=SYS_PTRACE --cap-add=SYSLOG\n  \
         systemd:           AmbientCapabilities=CAP_BPF CAP_PERFMON CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
     )]
@@ -251,18 +251,18 @@ impl fmt::Display for Missing {
 
 impl fmt::Display for Sysctls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = " (";
+        let mut before = "\n  This kernel has ";
         for (name, value) in [
             ("kernel.perf_event_paranoid", self.paranoid),
             ("kernel.unprivileged_bpf_disabled", self.bpf_disabled),
         ] {
             if let Some(value) = value {
-                write!(f, "{separator}{name} = {value}")?;
-                separator = ", ";
+                write!(f, "{before}{name} = {value}")?;
+                before = " and ";
             }
         }
-        if separator == ", " {
-            f.write_str(")")?;
+        if before == " and " {
+            f.write_str(".")?;
         }
         Ok(())
     }

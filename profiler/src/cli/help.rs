@@ -38,8 +38,7 @@ Needs Linux 5.8 or later on x86-64, and root or the capabilities that the error 
 /// Usage line of the program.
 pub(crate) const USAGE: &str = "\
 pyprof-bpf [OPTIONS] --pid <PID>
-       pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...
-       pyprof-bpf completions <SHELL>";
+       pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...";
 
 /// Usage line of `record`.
 pub(crate) const RECORD_USAGE: &str = "\

@@ -25,7 +25,10 @@ mod text;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::{CommandFactory as _, FromArgMatches as _};
+use clap::{
+    CommandFactory as _, FromArgMatches as _,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use clap_complete::Shell;
 
 pub use exit::exit_code;
@@ -76,7 +79,7 @@ pub(crate) enum Parsed {
 
 /// Parses the words; help and version arrive as errors, as clap has it.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, clap::Error> {
-    let matches = command().try_get_matches_from(words)?;
+    let matches = command().try_get_matches_from(words).map_err(with_advice)?;
     let cli = Cli::from_arg_matches(&matches)?;
     Ok(match cli.command {
         None => Parsed::Record {
@@ -93,6 +96,24 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         Some(Command::Completions { shell }) => Parsed::Completions(shell),
         Some(Command::Man) => Parsed::Man,
     })
+}
+
+/// A word where none is expected is nearly always a pid without its option, or a command without its dashes.
+fn with_advice(err: clap::Error) -> clap::Error {
+    let word = match (err.kind(), err.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => text::visible(word),
+        _ => return err,
+    };
+    let advice = if word.starts_with('-') {
+        return err;
+    } else if word.bytes().all(|b| b.is_ascii_digit()) {
+        format!("unexpected `{word}`: to record the process of that number, use `--pid {word}`")
+    } else {
+        format!(
+            "unexpected `{word}`: a command to start comes after two dashes, `record -- {word}`"
+        )
+    };
+    command().error(ErrorKind::UnknownArgument, advice)
 }
 
 /// The definition of the command line, from which help, completions and the manual page are made.
