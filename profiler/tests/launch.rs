@@ -1,6 +1,9 @@
 //! Commands that are launched: they wait, they begin, they end. The test program is its own helper, which is why it
 //! has a `main`: the helper is the program that launches, called again.
 
+#![expect(clippy::print_stdout, reason = "a test that is skipped says why")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::{
     ffi::OsString,
     fs,

@@ -57,6 +57,10 @@ pub(crate) enum Command {
 
 /// What `record` can be told.
 #[derive(Args, Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub(crate) struct RecordArgs {
     /// Process to record
     ///

@@ -1,32 +1,37 @@
 //! A launched command during its recording: begins when sampling is on, gets our signals, is waited for.
 
-use std::process::ExitStatus;
+use std::{io, process::ExitStatus};
 
-use anyhow::Context as _;
 use rustix::process::Signal;
 use tokio::sync::watch;
 
 use super::signals::{Caught, Signals};
-use crate::{process::launch::Launched, session::Progress};
+use crate::{
+    process::launch::{LaunchError, Launched},
+    session::Progress,
+};
 
-/// Lets the command begin with the first message of `sampling`, and follows it to its end.
-///
-/// `None`: sampling never began, so the command did not either. Fails when the command cannot be run.
-pub(crate) async fn follow(
+/// Lets the command begin with the first message of `sampling`. Gives it back once it runs, or `None` when sampling
+/// never began: then the command did not either, and never will.
+pub(crate) async fn begin(
     mut launched: Launched,
     mut sampling: watch::Receiver<Progress>,
-    mut signals: Signals,
-) -> anyhow::Result<Option<ExitStatus>> {
+) -> Result<Option<Launched>, LaunchError> {
     if sampling.changed().await.is_err() {
         return Ok(None);
     }
-    drop(sampling);
     launched.release().await?;
+    Ok(Some(launched))
+}
+
+/// Passes signals on to the command until it ends.
+pub(crate) async fn follow(
+    mut launched: Launched,
+    mut signals: Signals,
+) -> (io::Result<ExitStatus>, Signals) {
     loop {
         let caught = tokio::select! {
-            status = launched.wait() => {
-                return status.map(Some).context("cannot wait for the command");
-            }
+            status = launched.wait() => return (status, signals),
             caught = signals.next() => caught,
         };
         match caught {

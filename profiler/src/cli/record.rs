@@ -1,6 +1,6 @@
 //! `pyprof-bpf record`: checks, records, writes, reports.
 
-use std::{env, path::Path, process::ExitStatus};
+use std::{env, ffi::OsString, path::Path, process::ExitStatus};
 
 use anyhow::Context as _;
 use tokio::{
@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     exit::{self, Aborted},
     files::Prepared,
-    follow::follow,
+    follow::{begin, follow},
     report, seam,
     settings::{Settings, Target},
     signals::{Signals, code_of},
@@ -36,7 +36,7 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
     let code = runtime.block_on(async {
         match &settings.target {
             Target::Pid(pid) => record_process(settings, *pid).await,
-            Target::Command(_) => record_command(settings).await,
+            Target::Command(command) => record_command(settings, command).await,
         }
     });
     // Whatever still runs has nothing more to say.
@@ -94,12 +94,13 @@ async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
         StatusLine::start(watched)
     };
     let (stopped, stop) = oneshot::channel();
-    let abort = async {
+    // On its own, to be there when the recording is busy.
+    let aborted = tokio::spawn(async move {
         signals.next().await;
         // The session may have ended by itself a moment ago.
         let _ = stopped.send(StopReason::Interrupted);
         signals.abort().await;
-    };
+    });
     let finished = async {
         let recording = sample(settings, pid, stop, progress).await?;
         drop(status);
@@ -107,34 +108,58 @@ async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
     };
     tokio::select! {
         code = finished => code,
-        () = abort => Err(Aborted.into()),
+        _ = aborted => Err(Aborted.into()),
     }
 }
 
 /// Starts a command and records it. There is no status line: the terminal is the command's.
-async fn record_command(settings: &Settings) -> anyhow::Result<u8> {
-    let Target::Command(command) = &settings.target else {
-        unreachable!("only called for commands");
-    };
+async fn record_command(settings: &Settings, command: &[OsString]) -> anyhow::Result<u8> {
     let signals = Signals::catch()?;
     let launched = Launched::spawn(command)?;
     let pid = launched.pid();
     let outputs = Prepared::new(&settings.outputs, pid)?;
     let (progress, sampling) = watch::channel(Progress::default());
     let (stopped, stop) = oneshot::channel();
+    let (aborting, aborted) = oneshot::channel();
+    let (begun, has_begun) = oneshot::channel();
+    // On its own, to be there when the recording is busy.
     let followed = tokio::spawn(async move {
-        let end = follow(launched, sampling, signals).await;
+        let launched = match begin(launched, sampling).await {
+            Ok(Some(launched)) => launched,
+            Ok(None) => return Ok(None),
+            Err(err) => {
+                let _ = begun.send(Err(err));
+                let _ = stopped.send(StopReason::TargetExited);
+                return Ok(None);
+            }
+        };
+        let _ = begun.send(Ok(()));
+        let (status, signals) = follow(launched, signals).await;
         let _ = stopped.send(StopReason::TargetExited);
-        end
+        tokio::spawn(async {
+            signals.abort().await;
+            let _ = aborting.send(());
+        });
+        status.map(Some).context("cannot wait for the command")
     });
     let finished = async {
         let recording = sample(settings, pid, stop, progress).await?;
+        // A command that could not be run is the news, not the empty recording.
+        if let Ok(begun) = has_begun.await {
+            begun?;
+        }
         finish(settings, recording, outputs).await
     };
-    // When the command could not be run, that is the news, not the empty recording.
-    let (finished, followed) = tokio::join!(finished, followed);
-    let ended = followed.context("the command was lost sight of")??;
-    Ok(combined(finished?, ended))
+    let finished = async {
+        // Even where recording fails, the command is seen to its end.
+        let (finished, followed) = tokio::join!(finished, followed);
+        let ended = followed.context("the command was lost sight of")??;
+        Ok(combined(finished?, ended))
+    };
+    tokio::select! {
+        code = finished => code,
+        Ok(()) = aborted => Err(Aborted.into()),
+    }
 }
 
 /// The exit code of a recorded command: its own where it failed, else ours.

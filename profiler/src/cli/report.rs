@@ -1,6 +1,7 @@
 //! What is said at the end of a recording. The lines are made by pure functions; one function prints.
 
 use std::{
+    fmt::Write as _,
     io::{self, Write as _},
     time::Duration,
 };
@@ -77,11 +78,11 @@ fn report(recording: &Recording, facts: &QualityFacts, files: &[Destination]) ->
     let mut lines = Vec::with_capacity(LINES_MAX);
     lines.extend(wrote(files));
     lines.push(format!(
-        "{} of {} {} at {}; CPU used: {}",
+        "{} at {} of {} {}; CPU used: {}",
         counted(facts.samples, "sample"),
+        rate(summary),
         who(summary),
         how_long(summary),
-        rate(summary),
         cpu_seconds(cpu_time(summary))
     ));
     lines.extend(quality_lines(recording, facts));
@@ -208,7 +209,8 @@ fn name_advice(summary: &Summary) -> Vec<String> {
     if others > 0
         && let Some(last) = lines.last_mut()
     {
-        last.push_str(&format!(" (as for {others} more of the processes)"));
+        // Writing to a `String` cannot fail.
+        let _ = write!(last, " (as for {others} more of the processes)");
     }
     lines
 }
@@ -230,7 +232,7 @@ fn who(summary: &Summary) -> String {
 fn how_long(summary: &Summary) -> String {
     let time = seconds(summary.elapsed);
     match summary.stop {
-        StopReason::TargetExited => format!("in {time} (target exited after {time})"),
+        StopReason::TargetExited => format!("until the target exited after {time}"),
         StopReason::Interrupted | StopReason::Duration => format!("in {time}"),
     }
 }

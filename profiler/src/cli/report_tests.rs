@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     model::{Avma, Hz, Pid, StackEnd},
     process::PythonInfo,
-    profile::{Profile, Quality},
+    profile::Profile,
     session::TargetSummary,
     symbols::NameDiagnosis,
 };
@@ -37,10 +37,7 @@ fn recording(samples: u64) -> Recording {
             refusals: vec![],
         },
     };
-    recording.profile.quality = Quality {
-        samples,
-        ..Quality::default()
-    };
+    recording.profile.quality.samples = samples;
     recording
 }
 
@@ -64,7 +61,7 @@ fn a_good_recording_needs_few_words() {
         report(&recording(2_970), &good(), &svg()),
         [
             "wrote app.svg (open it in a browser)",
-            "2,970 samples of pid 4242 (python app.py) in 30.0 s at 99 Hz (cycles); CPU used: 29.80 s",
+            "2,970 samples at 99 Hz (cycles) of pid 4242 (python app.py) in 30.0 s; CPU used: 29.80 s",
             "100 % of the stacks are complete",
             "Python code in 100 % of the samples; 100 % of its frames have names",
         ]

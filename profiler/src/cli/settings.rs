@@ -20,6 +20,10 @@ use crate::model::{Hz, Pid};
 
 /// A recording, checked.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub(crate) struct Settings {
     pub(crate) target: Target,
     pub(crate) duration: Option<Duration>,
@@ -140,7 +144,7 @@ fn unused_name(stem: &str, extension: &str) -> PathBuf {
     if !exists(&plain) {
         return plain;
     }
-    (2_u32..)
+    (2..=u32::MAX)
         .map(|n| PathBuf::from(format!("{stem}-{n}.{extension}")))
         .find(|path| !exists(path))
         .unwrap_or(plain)
@@ -229,7 +233,8 @@ fn destination(
         None => Err(usage(
             ErrorKind::ValueValidation,
             format!(
-                "cannot tell the format of {path:?} from its extension: use .svg or .folded, or add --format"
+                "cannot tell the format of `{}` from its extension: use .svg or .folded, or add --format",
+                visible(&path.to_string_lossy())
             ),
         )),
     }

@@ -37,7 +37,7 @@ fn a_command_keeps_its_own_options() {
     let settings = settings(&words).unwrap();
     let command = ["python", "-X", "dev", "--pid"].map(OsString::from);
     assert_eq!(settings.target, Target::Command(command.to_vec()));
-    assert_eq!(settings.duration, Some(Duration::from_secs(120)));
+    assert_eq!(settings.duration, Some(Duration::from_mins(2)));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_makes_no_sense_is_a_usage_error() {
 
 #[test]
 fn the_default_name_has_pid_and_time() {
-    let now = UNIX_EPOCH + Duration::from_secs(1_795_977_000);
+    let now = UNIX_EPOCH + Duration::from_mins(29_932_950);
     assert_eq!(
         Outputs::New(Format::Svg).resolve(Pid(4242), now),
         [file("pyprof-4242-20261129T183000Z.svg", Format::Svg)]

@@ -7,6 +7,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit;
 
+/// Time for an orderly end after a second Ctrl-C.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// The signals people and service managers send to stop a program.
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -58,12 +61,12 @@ impl Signals {
         }
     }
 
-    /// Waits for a Ctrl-C that means "at once". Should the program not be gone soon after this, it is ended the
-    /// hard way: something holds the thread that would have ended it.
+    /// Waits for a Ctrl-C that means "at once". Should the program not be gone soon after, it is ended the hard way:
+    /// something holds the thread that would have ended it.
     pub(crate) async fn abort(mut self) {
-        let _ = self.interrupt.recv().await;
+        self.interrupt.recv().await;
         tokio::spawn(async {
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            tokio::time::sleep(GRACE).await;
             super::status::clear();
             std::process::exit(exit::ABORTED.into());
         });

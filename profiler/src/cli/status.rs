@@ -1,6 +1,7 @@
 //! The status line: one line on the terminal while samples are taken, gone afterwards.
 
 use std::{
+    fmt::Write as _,
     io::{self, IsTerminal as _, Write as _},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -10,7 +11,7 @@ use tokio::{sync::watch, task::JoinHandle, time};
 
 use super::{
     logging,
-    text::{clip, counted, seconds, visible},
+    text::{clip, counted, grouped, seconds, visible},
 };
 use crate::session::Progress;
 
@@ -85,17 +86,18 @@ fn terminal_columns() -> usize {
 
 /// The text, within `columns`. Names of a target come out with control characters spelled out.
 fn line(progress: &Progress, columns: usize, colours: bool) -> String {
+    // Writing to a `String` cannot fail.
     let mut plain = format!(
         "{}  {}",
         seconds(progress.elapsed),
         counted(progress.samples, "sample")
     );
     if progress.lost > 0 {
-        plain.push_str(&format!(", {} lost", super::text::grouped(progress.lost)));
+        let _ = write!(plain, ", {} lost", grouped(progress.lost));
     }
     let head = plain.chars().count();
     if let Some((name, share)) = &progress.hottest {
-        plain.push_str(&format!("  {:3.0} % {}", share * 100.0, visible(name)));
+        let _ = write!(plain, "  {:3.0} % {}", share * 100.0, visible(name));
     }
     // A full line would make some terminals wrap.
     let cut = clip(&plain, columns.saturating_sub(1));
@@ -112,7 +114,7 @@ mod tests {
 
     fn progress(name: &str) -> Progress {
         Progress {
-            elapsed: Duration::from_millis(12_000),
+            elapsed: Duration::from_secs(12),
             samples: 1_188,
             lost: 0,
             hottest: Some((name.to_owned(), 0.43)),
