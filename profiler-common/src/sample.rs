@@ -33,7 +33,9 @@ pub struct SampleHeader {
     /// value when the bit in `end_saved_in_memory` is set, else the value.
     pub end_saved: [u64; 5],
     /// Bit n: `end_saved[n]` is an address.
-    pub end_saved_in_memory: u32,
+    pub end_saved_in_memory: u16,
+    /// Bit n: `end_saved[n]` is unknown.
+    pub end_saved_lost: u16,
     /// Number of addresses that follow.
     pub native_words: u16,
     /// Number of interpreter words that follow these.

@@ -42,8 +42,8 @@ pub struct StackCopy<'a> {
     pub saved: [SavedRegister; 5],
     /// That frame is the interrupted one.
     pub is_leaf: bool,
-    /// Bytes of the user stack from `sp` on.
-    pub stack: &'a [u8],
+    /// Words of the user stack from `sp` on.
+    pub stack: &'a [u64],
 }
 
 /// A callee-saved register of a frame.
@@ -53,4 +53,6 @@ pub enum SavedRegister {
     Value(u64),
     /// It was saved at this address.
     At(u64),
+    /// Its place could not be expressed by a rule.
+    Unknown,
 }
