@@ -80,10 +80,10 @@ pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
     if depth >= NATIVE_FRAMES_MAX as u64 {
         return end(pointer, StackEnd::DepthLimit);
     }
-    state.words[depth as usize] = state.ip;
+    let leaf = state.leaf != 0;
+    state.words[depth as usize] = state.ip | (state.leaf << 63);
     state.depth = depth + 1;
 
-    let leaf = state.leaf != 0;
     let at = state.ip - u64::from(!leaf);
     let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
         return 0;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use aya::maps::{Map, MapData, RingBuf};
-use profiler_common::sample::{HEADER_BYTES, STACK_COPY_BYTES_MAX, SampleHeader, StackEnd as WireEnd, flags};
+use profiler_common::sample::{HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags};
 
 use super::loader::KernelError;
 use crate::model::{Avma, KtimeNs, Pid, RawSample, SavedRegister, StackCopy, StackEnd, ThreadName, Tid};
@@ -57,7 +57,7 @@ impl AsRawFd for SampleRing {
 }
 
 /// Reads one record. `words` is the buffer that the sample borrows.
-fn parse<'a>(record: &[u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>> {
+fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>> {
     if record.len() < HEADER_BYTES {
         return None;
     }
@@ -65,7 +65,9 @@ fn parse<'a>(record: &[u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>> {
     // pattern of it is valid, and the length was checked above.
     let header = unsafe { record.as_ptr().cast::<SampleHeader>().read_unaligned() };
     words.clear();
-    let (chunks, _) = record[HEADER_BYTES..].as_chunks::<8>();
+    let (chunks, []) = record[HEADER_BYTES..].as_chunks::<8>() else {
+        return None;
+    };
     words.extend(chunks.iter().map(|&bytes| u64::from_ne_bytes(bytes)));
 
     let (native, rest) = words.split_at_checked(usize::from(header.native_words))?;
@@ -73,14 +75,14 @@ fn parse<'a>(record: &[u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>> {
     let (kernel, rest) = rest.split_at_checked(usize::from(header.kernel_words))?;
     let at = Avma(header.end_address);
     let unfinished = (header.flags & flags::STACK_COPY != 0).then(|| {
-        let copied = rest.len().min(usize::from(header.stack_bytes) / 8).min(STACK_COPY_BYTES_MAX / 8);
+        let stack = &record[record.len() - 8 * rest.len()..];
         StackCopy {
             ip: at,
             sp: header.end_sp & !7,
             bp: header.end_bp,
             saved: saved_registers(&header),
             is_leaf: header.flags & flags::END_IS_LEAF != 0,
-            stack: &rest[..copied],
+            stack: &stack[..stack.len().min(usize::from(header.stack_bytes))],
         }
     });
     Some(RawSample {

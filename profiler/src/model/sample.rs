@@ -42,8 +42,8 @@ pub struct StackCopy<'a> {
     pub saved: [SavedRegister; 5],
     /// That frame is the interrupted one.
     pub is_leaf: bool,
-    /// Words of the user stack from `sp` on.
-    pub stack: &'a [u64],
+    /// Bytes of the user stack from `sp` on.
+    pub stack: &'a [u8],
 }
 
 /// A callee-saved register of a frame.
