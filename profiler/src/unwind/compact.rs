@@ -258,3 +258,7 @@ impl Builder {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "compact_tests.rs"]
+mod tests;

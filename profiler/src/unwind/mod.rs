@@ -19,11 +19,15 @@ mod elf;
 mod entries;
 mod error;
 mod expression;
+mod finish;
 mod plt;
 mod rule;
 mod stats;
+#[cfg(test)]
+mod testing;
 
 pub use compact::{CompactPage, CompactRow, CompactTable, CompiledElf, compile};
 pub use elf::Segment;
 pub use error::UnwindError;
+pub use finish::{CODE_BEFORE, CodeBytes, Registers, RuleLookup, finish, trampoline_rule};
 pub use stats::CompileStats;
