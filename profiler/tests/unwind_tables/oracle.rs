@@ -58,6 +58,8 @@ pub struct Caller {
     pub cfa: u64,
     /// The return address, `rbp`, and `rbx, r12, r13, r14, r15`.
     pub places: [Place; 7],
+    /// The place is written as a distance from the CFA, not as an expression.
+    pub is_offset: [bool; 7],
 }
 
 /// The columns of [`Caller::places`].
@@ -128,9 +130,16 @@ where
         }
         Some(_) => Place::Other,
     };
+    let is_offset = |column: usize| {
+        matches!(
+            row.register(Register(column as u16)),
+            Some(RegisterRule::Offset(_))
+        )
+    };
     Some(Caller {
         cfa,
         places: columns().map(place),
+        is_offset: columns().map(is_offset),
     })
 }
 
@@ -187,13 +196,21 @@ pub fn by_rule(rule: &UnwindRule, registers: &Registers, expected: &Caller) -> C
     for (n, &byte) in rule.saved.iter().enumerate() {
         places[n + 2] = match (byte, expected.places[n + 2]) {
             (0, _) => Place::Same,
-            (SAVED_UNKNOWN, Place::At(address)) if is_sayable(cfa, address) => Place::Other,
+            (SAVED_UNKNOWN, Place::At(address))
+                if expected.is_offset[n + 2] && is_sayable(cfa, address) =>
+            {
+                Place::Other
+            }
             (SAVED_UNKNOWN, Place::Same) => Place::Other,
             (SAVED_UNKNOWN, place) => place,
             (words, _) => Place::At(cfa.wrapping_sub(8 * u64::from(words))),
         };
     }
-    Caller { cfa, places }
+    Caller {
+        cfa,
+        places,
+        is_offset: expected.is_offset,
+    }
 }
 
 /// A whole number of words below the CFA, within a byte's reach.
@@ -208,5 +225,6 @@ pub fn interrupted(registers: &Registers) -> Caller {
     Caller {
         cfa: memory(registers[RSP] + 160),
         places: [at(168), at(120), at(128), at(72), at(80), at(88), at(96)],
+        is_offset: [false; 7],
     }
 }
