@@ -31,6 +31,9 @@ mod oracle;
 /// What was compared.
 #[derive(Debug, Default)]
 struct Counts {
+    compile_time: Duration,
+    rows_stored: usize,
+    rules: usize,
     functions: usize,
     rows: usize,
     addresses: usize,
@@ -124,11 +127,16 @@ fn compare<S: gimli::UnwindContextStorage<usize>>(
 
 /// Compares the first, a middle and the last address of each row, and the gaps between functions.
 fn check(elf: &[u8]) -> Counts {
+    let begun = Instant::now();
     let compiled = compile(elf).expect("a real library");
+    let compile_time = begun.elapsed();
     let eh_frame = EhFrameSection::of(elf);
     let functions = eh_frame.functions();
     let mut context = UnwindContext::new();
     let mut counts = Counts {
+        compile_time,
+        rows_stored: compiled.table.rows.len(),
+        rules: compiled.table.rules.len(),
         functions: functions.len(),
         ..Counts::default()
     };

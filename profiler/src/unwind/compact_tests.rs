@@ -366,6 +366,51 @@ fn only_a_frame_that_holds_a_context_is_a_signal_frame() {
     assert_eq!(at(&table(&elf.function(0, 16, &[])), 0), Some(rsp(8)));
 }
 
+/// Entries of `.debug_frame` mark shared ones by all ones, count from the section's start, and hold whole addresses.
+#[test]
+fn what_only_debuggers_are_told_is_used_when_there_is_nothing_else() {
+    let shared = [
+        20, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 4, 0, 8, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0, 0,
+        0,
+    ];
+    let function = [
+        &[20, 0, 0, 0, 0, 0, 0, 0][..],
+        &(CODE + 0x40).to_le_bytes(),
+        &[16, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    let file = TinyElf::default()
+        .raw(&shared)
+        .raw(&[0; 4])
+        .raw(&function)
+        .build_for_debuggers(0x30);
+    let table = compile(&file).expect("the file is whole").table;
+    assert_eq!(at(&table, 0x40), Some(rsp(8)));
+    assert_eq!(at(&table, 0x50), None);
+    assert_eq!(table.stats.malformed_entries, 0);
+    // lld describes no stubs.
+    assert_eq!(at(&table, CODE_BYTES - 0x31), None);
+    assert_eq!(at(&table, CODE_BYTES - 0x30), Some(rsp(16)));
+    assert_eq!(
+        at(&table, CODE_BYTES - 1).map(|rule| rule.cfa),
+        Some(cfa::PLT)
+    );
+}
+
+/// Running 200,000 instructions for each of 4,000 functions would take long.
+#[test]
+fn a_huge_shared_entry_does_not_cost_its_size_for_each_function() {
+    let mut elf = TinyElf::new()
+        .function(0, 16, &[])
+        .shared(b"zR\0", &[0; 200_000]);
+    for n in 1..4000 {
+        elf = elf.function(n * 16, 16, &[]);
+    }
+    let table = table(&elf);
+    assert_eq!(at(&table, 0), Some(rsp(8)));
+    assert!(table.stats.malformed_entries > 3900, "{:?}", table.stats);
+}
+
 #[test]
 fn a_table_never_grows_beyond_its_limits_and_ends_with_a_whole_page() {
     let mut builder = Builder::default();

@@ -12,12 +12,14 @@ use profiler_common::unwind_row::{UnwindRule, cfa};
 use super::elf::{ElfView, Plt, Section};
 use super::entries::{Function, SectionKind, SharedEntries, functions};
 use super::plt::Stubs;
-use super::rule::{Reader, Storage, UNSUPPORTED, translate};
+use super::rule::{Reader, Storage, Translator, UNSUPPORTED};
 use super::{CompileStats, UnwindError};
 
 /// Bytes between two functions that are taken for padding: the rule before stays in force. Linkers align functions to
 /// 16 bytes; a longer gap is code that nothing describes.
 const PADDING_BELOW: u64 = 16;
+/// Most rows that are read from one file: four times what the largest libraries have.
+const ROWS_MAX: u32 = 1 << 24;
 /// Nothing is known.
 const NONE: UnwindRule = UnwindRule {
     cfa: cfa::NONE,
@@ -98,6 +100,7 @@ impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
             walk: self,
             context: UnwindContext::new_in(),
             shared,
+            translator: Translator::new(&self.section),
         };
         let mut described_until = 0;
         let mut functions = found.sorted.iter().peekable();
@@ -133,6 +136,7 @@ struct RowReader<'a, 'w, 'e, S: UnwindSection<Reader<'a>>> {
     walk: &'w Walk<'a, 'e, S>,
     context: UnwindContext<usize, Storage>,
     shared: SharedEntries<'a, 'w, S>,
+    translator: Translator<'w, S>,
 }
 
 impl<'a, S: UnwindSection<Reader<'a>>> RowReader<'a, '_, '_, S> {
@@ -155,10 +159,16 @@ impl<'a, S: UnwindSection<Reader<'a>>> RowReader<'a, '_, '_, S> {
                 if begin >= function.end {
                     break;
                 }
+                if stats.rows_read >= ROWS_MAX {
+                    return None;
+                }
                 // Rows without any byte are overwritten by the next one.
                 if begin < end {
                     stats.rows_read += 1;
-                    put(begin, translate(section, row, is_signal, return_column));
+                    put(
+                        begin,
+                        self.translator.translate(row, is_signal, return_column),
+                    );
                 }
                 next = end;
             }

@@ -1,8 +1,8 @@
 //! From one row of call frame information to one [`UnwindRule`].
 
 use gimli::{
-    CfaRule, EndianSlice, LittleEndian, RegisterRule, UnwindContextStorage, UnwindSection,
-    UnwindTableRow,
+    CfaRule, EndianSlice, LittleEndian, RegisterRule, UnwindContextStorage, UnwindExpression,
+    UnwindSection, UnwindTableRow,
 };
 use profiler_common::unwind_row::{SAVED_REGISTERS, SAVED_UNKNOWN, UnwindRule, bp, cfa};
 
@@ -13,8 +13,12 @@ const RBP: u16 = 6;
 const RSP: u16 = 7;
 /// The last general register.
 const R15: u16 = 15;
-/// Where a signal frame holds the interrupted `rsp`, relative to its own: `uc_mcontext.gregs[REG_RSP]`.
-const CONTEXT_RSP: i64 = 160;
+/// Where a signal frame holds the interrupted `rsp`: in `uc_mcontext.gregs[REG_RSP]` of the context at its own `rsp`.
+const CONTEXT_RSP: Symbol = Symbol::Word {
+    register: RSP,
+    at: 160,
+    plus: 0,
+};
 
 /// The bytes of a section, as gimli reads them.
 pub(super) type Reader<'a> = EndianSlice<'a, LittleEndian>;
@@ -60,61 +64,100 @@ enum Place {
     Elsewhere,
 }
 
-/// Translates a row. `is_signal`: the augmentation says that this is a signal frame; `return_column` is the number of
-/// the column that holds the return address.
-pub(super) fn translate<'a, S>(
-    section: &S,
-    row: &UnwindTableRow<usize, Storage>,
-    is_signal: bool,
-    return_column: u16,
-) -> UnwindRule
-where
-    S: UnwindSection<Reader<'a>>,
-{
-    let cfa_symbol = match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => {
-            Some(Symbol::Register(register.0, *offset))
+/// Translates the rows of one section.
+pub(super) struct Translator<'s, S> {
+    section: &'s S,
+    /// Expressions that may still be evaluated. Real files have some thousands; a hostile one could have eight in each
+    /// of its rows, and they are what takes time.
+    expressions_left: u32,
+}
+
+impl<'a, 's, S: UnwindSection<Reader<'a>>> Translator<'s, S> {
+    /// For the rows of `section`.
+    pub(super) const fn new(section: &'s S) -> Self {
+        Self {
+            section,
+            expressions_left: 1 << 21,
         }
-        CfaRule::Expression(e) => e.get(section).ok().and_then(|e| evaluate(e, None)),
-    };
-    let (mut return_address, mut frame_pointer) = (Place::Elsewhere, Place::Same);
-    let mut saved = [0; 5];
-    let mut stack_pointer_is_cfa = true;
-    for (register, rule) in row.registers() {
-        let place = || place(section, rule, cfa_symbol);
-        match register.0 {
-            n if n == return_column => return_address = place(),
-            RBP => frame_pointer = place(),
-            RSP => stack_pointer_is_cfa = matches!(rule, RegisterRule::ValOffset(0)),
-            n => {
-                if let Some(index) = SAVED_REGISTERS.iter().position(|&s| u16::from(s) == n) {
-                    saved[index] = saved_byte(place());
+    }
+
+    /// Translates a row. `is_signal`: the augmentation says that this is a signal frame; `return_column` is the number
+    /// of the column that holds the return address.
+    pub(super) fn translate(
+        &mut self,
+        row: &UnwindTableRow<usize, Storage>,
+        is_signal: bool,
+        return_column: u16,
+    ) -> UnwindRule {
+        let cfa_symbol = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                Some(Symbol::Register(register.0, *offset))
+            }
+            CfaRule::Expression(expression) => self.evaluate(expression, None),
+        };
+        let (mut return_address, mut frame_pointer) = (Place::Elsewhere, Place::Same);
+        let mut saved = [0; 5];
+        let mut stack_pointer_is_cfa = true;
+        for (register, rule) in row.registers() {
+            let mut place = || self.place(rule, cfa_symbol);
+            match register.0 {
+                n if n == return_column => return_address = place(),
+                RBP => frame_pointer = place(),
+                RSP => stack_pointer_is_cfa = matches!(rule, RegisterRule::ValOffset(0)),
+                n => {
+                    if let Some(index) = SAVED_REGISTERS.iter().position(|&s| u16::from(s) == n) {
+                        saved[index] = saved_byte(place());
+                    }
                 }
             }
         }
+        if is_signal && cfa_symbol == Some(CONTEXT_RSP) {
+            return only(cfa::SIGNAL);
+        }
+        if return_address == Place::Undefined {
+            return only(cfa::END);
+        }
+        if return_address != Place::AtCfa(-8) || return_column != RIP || !stack_pointer_is_cfa {
+            return UNSUPPORTED;
+        }
+        let mut rule = only(cfa::NONE);
+        rule.saved = saved;
+        let complete = cfa_symbol
+            .and_then(|symbol| set_cfa(&mut rule, symbol))
+            .and_then(|()| set_bp(&mut rule, frame_pointer));
+        complete.map_or(UNSUPPORTED, |()| rule)
     }
-    if is_signal
-        && cfa_symbol
-            == Some(Symbol::Word {
-                register: RSP,
-                at: CONTEXT_RSP,
-                plus: 0,
-            })
-    {
-        return only(cfa::SIGNAL);
+
+    /// Where a register rule says that the register is.
+    fn place(&mut self, rule: &RegisterRule<usize>, cfa_symbol: Option<Symbol>) -> Place {
+        let expression = match rule {
+            RegisterRule::SameValue => return Place::Same,
+            RegisterRule::Undefined => return Place::Undefined,
+            RegisterRule::Offset(n) => return Place::AtCfa(*n),
+            RegisterRule::Expression(expression) => expression,
+            _ => return Place::Elsewhere,
+        };
+        match (self.evaluate(expression, Some(Symbol::Cfa(0))), cfa_symbol) {
+            (Some(Symbol::Cfa(n)), _) => Place::AtCfa(n),
+            // The register that the CFA is computed from: the distance to the CFA is fixed.
+            (Some(Symbol::Register(register, n)), Some(Symbol::Register(base, to_cfa)))
+                if register == base =>
+            {
+                Place::AtCfa(n.wrapping_sub(to_cfa))
+            }
+            (Some(Symbol::Register(RBP, n)), _) => Place::AtRbp(n),
+            _ => Place::Elsewhere,
+        }
     }
-    if return_address == Place::Undefined {
-        return only(cfa::END);
+
+    fn evaluate(
+        &mut self,
+        expression: &UnwindExpression<usize>,
+        initial: Option<Symbol>,
+    ) -> Option<Symbol> {
+        self.expressions_left = self.expressions_left.checked_sub(1)?;
+        evaluate(expression.get(self.section).ok()?, initial)
     }
-    if return_address != Place::AtCfa(-8) || return_column != RIP || !stack_pointer_is_cfa {
-        return UNSUPPORTED;
-    }
-    let mut rule = only(cfa::NONE);
-    rule.saved = saved;
-    let complete = cfa_symbol
-        .and_then(|symbol| set_cfa(&mut rule, symbol))
-        .and_then(|()| set_bp(&mut rule, frame_pointer));
-    complete.map_or(UNSUPPORTED, |()| rule)
 }
 
 /// Writes how the CFA is found; `None` when a rule cannot say it.
@@ -172,33 +215,5 @@ fn saved_byte(place: Place) -> u8 {
             Err(_) => SAVED_UNKNOWN,
         },
         _ => SAVED_UNKNOWN,
-    }
-}
-
-/// Where a register rule says that the register is.
-fn place<'a, S>(section: &S, rule: &RegisterRule<usize>, cfa_symbol: Option<Symbol>) -> Place
-where
-    S: UnwindSection<Reader<'a>>,
-{
-    let expression = match rule {
-        RegisterRule::SameValue => return Place::Same,
-        RegisterRule::Undefined => return Place::Undefined,
-        RegisterRule::Offset(n) => return Place::AtCfa(*n),
-        RegisterRule::Expression(expression) => expression,
-        _ => return Place::Elsewhere,
-    };
-    let Ok(expression) = expression.get(section) else {
-        return Place::Elsewhere;
-    };
-    match (evaluate(expression, Some(Symbol::Cfa(0))), cfa_symbol) {
-        (Some(Symbol::Cfa(n)), _) => Place::AtCfa(n),
-        // The register that the CFA is computed from: the distance to the CFA is fixed.
-        (Some(Symbol::Register(register, n)), Some(Symbol::Register(base, to_cfa)))
-            if register == base =>
-        {
-            Place::AtCfa(n.wrapping_sub(to_cfa))
-        }
-        (Some(Symbol::Register(RBP, n)), _) => Place::AtRbp(n),
-        _ => Place::Elsewhere,
     }
 }

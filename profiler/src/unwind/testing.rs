@@ -102,6 +102,37 @@ impl TinyElf {
         self.eh_frame.resize(self.eh_frame.len() + padding, 0);
     }
 
+    /// The same functions in `.debug_frame`, with section headers, and a `.plt` of `plt_bytes` at the end of the code.
+    pub(super) fn build_for_debuggers(&self, plt_bytes: u64) -> Vec<u8> {
+        let mut file = self.build();
+        file[56] = 1; // e_phnum: the code alone
+        let names = b"\0.debug_frame\0.shstrtab\0.plt\0";
+        let frame_at = file.len() as u64;
+        file.extend_from_slice(&self.eh_frame);
+        let names_at = file.len() as u64;
+        file.extend_from_slice(names);
+        file.resize(file.len().next_multiple_of(8), 0);
+        let headers_at = file.len() as u64;
+        // sh_name, sh_type (PROGBITS, STRTAB), sh_addr, sh_offset, sh_size
+        let sections = [
+            (0_u32, 0_u32, 0, 0, 0),
+            (1, 1, 0, frame_at, self.eh_frame.len() as u64),
+            (14, 3, 0, names_at, names.len() as u64),
+            (24, 1, CODE + CODE_BYTES - plt_bytes, 0, plt_bytes),
+        ];
+        for (name, kind, svma, offset, bytes) in sections {
+            file.extend([name, kind].map(u32::to_le_bytes).concat());
+            file.extend(
+                [0, svma, offset, bytes, 0, 1, 0]
+                    .map(u64::to_le_bytes)
+                    .concat(),
+            );
+        }
+        file[40..48].copy_from_slice(&headers_at.to_le_bytes());
+        file[58..64].copy_from_slice(&[64, 0, 4, 0, 2, 0]);
+        file
+    }
+
     /// The file's bytes.
     pub(super) fn build(&self) -> Vec<u8> {
         let eh_frame = [&self.eh_frame[..], &[0; 4]].concat();
