@@ -1,5 +1,22 @@
 //! Facts about targets: what they are, what is mapped in them, what Python they run.
 
+mod file;
+mod mappings;
+mod process_map;
+mod status;
+mod target;
+
+pub use file::{
+    FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped, vdso_file,
+    vdso_image,
+};
+pub use mappings::{
+    MAPPINGS_MAX, Mapping, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
+    read_executable_mappings,
+};
+pub use process_map::ProcessMap;
+pub use target::{Target, TargetError};
+
 /// What Python, if any, a process runs, and whether its trampolines are on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PythonInfo {
