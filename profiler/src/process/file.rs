@@ -2,28 +2,25 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::FileExt, fs::MetadataExt},
+        unix::{ffi::OsStrExt, fs::MetadataExt},
     },
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{MemfdFlags, Mode, OFlags, ResolveFlags},
+    fs::{Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
 use crate::model::Pid;
 
-use super::mappings::{Mapping, MappingKind, parse_mappings};
+use super::mappings::{Mapping, MappingKind};
 
 /// Larger files are not read. The largest libraries in use (CUDA back ends) are below 2 GiB.
 pub const FILE_BYTES_MAX: u64 = 4 << 30;
-
-/// The vDSO has two to four pages (arch/x86/entry/vdso, Linux 6.12).
-const VDSO_BYTES_MAX: u64 = 1 << 20;
 
 /// What makes a file the same file: as long as these are equal, so is its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -125,7 +122,7 @@ pub enum OpenMappedError {
 /// process's root directory, then under our own, accepted only if its inode number is that of the mapping. The device
 /// number is not compared: btrfs and overlay file systems show another one in `/proc/PID/maps`.
 ///
-/// The vDSO has no file: see [`vdso_file`]. Nothing is opened for reading before it is known to be a regular file, so
+/// The vDSO has no file: see [`super::vdso_file`]. Nothing is opened for reading before it is known to be a regular file, so
 /// that a device or pipe put in its place does not notice.
 pub fn open_mapped(pid: Pid, mapping: &Mapping) -> Result<MappedFile, OpenMappedError> {
     let MappingKind::File { path, deleted } = &mapping.kind else {
@@ -225,41 +222,6 @@ fn open_regular(found: &impl AsFd, path: &Path, pid: Pid) -> Result<MappedFile, 
     })
 }
 
-/// The bytes of the vDSO, an ELF file that the kernel maps into every process.
-///
-/// Read from our own memory: all 64-bit processes have the same one (`map_vdso` in arch/x86/entry/vdso/vma.c, Linux
-/// 6.12). Fails with `NotFound` when we run without one (`vdso=0`).
-pub fn vdso_image() -> io::Result<Vec<u8>> {
-    let maps = fs::read("/proc/self/maps")?;
-    let mappings = parse_mappings(&maps[..], |mapping| mapping.kind == MappingKind::Vdso)?.mappings;
-    let vdso = mappings
-        .first()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "this process has no vDSO"))?;
-    let length = vdso.end.0 - vdso.begin.0;
-    if length > VDSO_BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the vDSO is implausibly large",
-        ));
-    }
-    let mut image = vec![0; length as usize];
-    File::open("/proc/self/mem")?.read_exact_at(&mut image, vdso.begin.0)?;
-    Ok(image)
-}
-
-/// The vDSO as a file (in memory), for what only reads files.
-pub fn vdso_file() -> io::Result<MappedFile> {
-    let image = vdso_image()?;
-    let mut file = File::from(rustix::fs::memfd_create("vdso", MemfdFlags::CLOEXEC)?);
-    file.write_all(&image)?;
-    let identity = FileIdentity::of(&file)?;
-    Ok(MappedFile {
-        file,
-        identity,
-        display_path: PathBuf::from("[vdso]"),
-    })
-}
-
 /// The last part of a path as text, with bytes that are no text replaced.
 pub fn file_name(path: &Path) -> String {
     let name = path
@@ -269,144 +231,5 @@ pub fn file_name(path: &Path) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{
-        os::unix::fs::symlink,
-        process::{Child, Command},
-    };
-
-    use super::*;
-    use crate::process::read_executable_mappings;
-
-    /// A running program, stopped when it goes out of scope.
-    struct Running(Child);
-
-    impl Running {
-        fn start(program: &Path) -> Self {
-            Self(
-                Command::new(program)
-                    .arg("60")
-                    .spawn()
-                    .expect("program starts"),
-            )
-        }
-
-        fn pid(&self) -> Pid {
-            Pid(self.0.id())
-        }
-
-        /// Its mapping of a file of this name; it may not have executed the program yet.
-        fn mapping(&self, name: &str) -> Mapping {
-            for _ in 0..500 {
-                let mappings = read_executable_mappings(self.pid()).expect("maps").mappings;
-                if let Some(found) = mappings
-                    .into_iter()
-                    .find(|m| m.path().is_some_and(|p| file_name(p) == name))
-                {
-                    return found;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-            panic!("{name} never appeared")
-        }
-    }
-
-    impl Drop for Running {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    fn copied_sleep(name: &str) -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let path = dir.path().join(name);
-        fs::copy("/bin/sleep", &path).expect("sleep is there");
-        (dir, path)
-    }
-
-    #[test]
-    fn opens_the_file_that_runs() {
-        let (_dir, path) = copied_sleep("as-mapped");
-        let running = Running::start(&path);
-        let opened = open_mapped(running.pid(), &running.mapping("as-mapped")).expect("opens");
-        assert_eq!(
-            opened.identity,
-            FileIdentity::of(&File::open(&path).expect("open")).expect("stat")
-        );
-        assert_eq!(opened.display_path, path);
-    }
-
-    #[test]
-    fn opens_a_deleted_file_through_the_process_that_runs_it() {
-        let (_dir, path) = copied_sleep("deleted-later");
-        let running = Running::start(&path);
-        running.mapping("deleted-later");
-        let content = fs::read(&path).expect("read");
-        fs::remove_file(&path).expect("remove");
-        let mapping = running.mapping("deleted-later");
-        match open_mapped(running.pid(), &mapping) {
-            Ok(opened) => {
-                let mut read = vec![0; content.len()];
-                opened.file.read_exact_at(&mut read, 0).expect("read");
-                assert!(read == content);
-            }
-            Err(error) => assert!(matches!(error, OpenMappedError::Deleted { .. }), "{error}"),
-        }
-    }
-
-    #[test]
-    fn refuses_another_file_that_took_the_path() {
-        let (_dir, path) = copied_sleep("replaced");
-        let running = Running::start(&path);
-        // Bounds that no mapping has: map_files cannot be used.
-        let mut mapping = running.mapping("replaced");
-        mapping.end.0 += 0x1000;
-        assert!(open_mapped(running.pid(), &mapping).is_ok());
-        mapping.inode += 1;
-        let error = open_mapped(running.pid(), &mapping).expect_err("another inode");
-        assert!(matches!(error, OpenMappedError::Replaced { .. }), "{error}");
-    }
-
-    #[test]
-    fn refuses_links_and_things_that_are_no_files() {
-        let (dir, path) = copied_sleep("real");
-        let running = Running::start(&path);
-        let mut mapping = running.mapping("real");
-        mapping.end.0 += 0x1000;
-        let link = dir.path().join("link");
-        symlink(&path, &link).expect("link");
-        mapping.kind = MappingKind::File {
-            path: link.into(),
-            deleted: false,
-        };
-        assert!(matches!(
-            open_mapped(running.pid(), &mapping),
-            Err(OpenMappedError::Io { .. })
-        ));
-
-        mapping.inode = fs::metadata("/dev/null").expect("null device").ino();
-        mapping.kind = MappingKind::File {
-            path: Path::new("/dev/null").into(),
-            deleted: false,
-        };
-        assert!(matches!(
-            open_mapped(running.pid(), &mapping),
-            Err(OpenMappedError::NotRegular { .. })
-        ));
-
-        mapping.kind = MappingKind::Anonymous;
-        assert!(matches!(
-            open_mapped(running.pid(), &mapping),
-            Err(OpenMappedError::NotAFile { .. })
-        ));
-    }
-
-    #[test]
-    fn the_vdso_is_an_elf_file() {
-        let vdso = vdso_file().expect("a vDSO");
-        let mut magic = [0; 4];
-        vdso.file.read_exact_at(&mut magic, 0).expect("read");
-        assert_eq!(&magic, b"\x7fELF");
-    }
-}
+#[path = "file_tests.rs"]
+mod tests;

@@ -196,7 +196,7 @@ fn share_path(mapping: &mut Mapping, previous: Option<&Mapping>, path_bytes: &mu
     };
     match previous.map(|previous| &previous.kind) {
         Some(MappingKind::File { path: shared, .. }) if shared == path => {
-            *path = Arc::clone(shared)
+            *path = Arc::clone(shared);
         }
         _ => *path_bytes = path_bytes.saturating_add(path.as_os_str().len()),
     }

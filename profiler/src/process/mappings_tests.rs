@@ -107,7 +107,7 @@ fn a_line_of_any_length_is_skipped_without_being_held() {
 
 #[test]
 fn more_mappings_than_the_cap_are_left_out_and_counted() {
-    let text: String = (0..MAPPINGS_MAX + 5)
+    let text = (0..MAPPINGS_MAX + 5)
         .map(|i| {
             format!(
                 "{:x}-{:x} r-xp 00000000 00:00 0 \n",
@@ -115,7 +115,8 @@ fn more_mappings_than_the_cap_are_left_out_and_counted() {
                 0x2000 + i * 0x2000
             )
         })
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     let parsed = executable(text.as_bytes());
     assert_eq!(parsed.mappings.len(), MAPPINGS_MAX);
     assert_eq!(parsed.left_out, 5);
@@ -123,7 +124,7 @@ fn more_mappings_than_the_cap_are_left_out_and_counted() {
 
 #[test]
 fn names_longer_than_the_budget_together_are_left_out() {
-    let text: String = (0..2000)
+    let text = (0..2000)
         .map(|i| {
             format!(
                 "{:x}-{:x} r-xp 0 0:0 1 /{i:04}{}\n",
@@ -132,7 +133,8 @@ fn names_longer_than_the_budget_together_are_left_out() {
                 "x".repeat(4000)
             )
         })
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     let parsed = executable(text.as_bytes());
     assert!(parsed.mappings.len() * 4005 <= PATH_BYTES_MAX);
     assert_eq!(parsed.mappings.len() + parsed.left_out as usize, 2000);

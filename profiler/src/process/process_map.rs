@@ -89,7 +89,13 @@ impl ProcessMap {
             return;
         }
         let before = part(&self.mappings[first], self.mappings[first].begin, begin);
-        let behind = part(&self.mappings[past - 1], end, self.mappings[past - 1].end);
+        let mut behind = part(&self.mappings[past - 1], end, self.mappings[past - 1].end);
+        // A hole in the middle makes two of one: even that must not grow past the limit.
+        let splits = before.is_some() && behind.is_some() && past - first == 1;
+        if splits && self.mappings.len() >= MAPPINGS_MAX {
+            behind = None;
+            self.refused += 1;
+        }
         self.mappings
             .splice(first..past, before.into_iter().chain(behind));
     }
@@ -230,6 +236,23 @@ mod tests {
         );
         assert_eq!(map.iter().len(), MAPPINGS_MAX);
         assert_eq!(map.refused(), 3);
+    }
+
+    #[test]
+    fn holes_do_not_make_it_grow_past_the_limit() {
+        let mut map = ProcessMap::default();
+        map.replace_all(
+            (0..MAPPINGS_MAX as u64).map(|i| mapping(i * 0x10_000, i * 0x10_000 + 0x8000, "/a")),
+        );
+        for hole in 0..4 {
+            let begin = hole * 0x10_000 + 0x1000;
+            map.insert(Mapping {
+                executable: false,
+                ..mapping(begin, begin + 0x1000, "/a")
+            });
+        }
+        assert_eq!(map.iter().len(), MAPPINGS_MAX);
+        assert_eq!(map.refused(), 4);
     }
 
     proptest! {

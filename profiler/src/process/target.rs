@@ -155,7 +155,7 @@ impl Target {
                 parent: Pid(stat.parent),
             });
         }
-        let pidfd = rustix::process::Pid::from_raw(pid.0.cast_signed())
+        let pidfd = raw_pid(pid)
             .ok_or(rustix::io::Errno::SRCH)
             .and_then(|raw| rustix::process::pidfd_open(raw, PidfdFlags::empty()))
             .map_err(|error| refused(pid, &status, "pidfd_open", error.into()))?;
@@ -260,8 +260,7 @@ fn read_status(pid: Pid) -> Result<Status, TargetError> {
 
 /// With `hidepid`, processes of others look as if they did not exist, except to `kill`.
 fn missing(pid: Pid, path: String, source: io::Error) -> TargetError {
-    let raw = rustix::process::Pid::from_raw(pid.0.cast_signed());
-    let exists = raw.map(rustix::process::test_kill_process);
+    let exists = raw_pid(pid).map(rustix::process::test_kill_process);
     match (
         source
             .raw_os_error()
@@ -288,6 +287,10 @@ fn refused(pid: Pid, status: &Status, file: &str, source: io::Error) -> TargetEr
         };
     }
     missing(pid, path(pid, file), source)
+}
+
+fn raw_pid(pid: Pid) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(i32::try_from(pid.0).ok()?)
 }
 
 fn unreadable(pid: Pid, file: &str) -> TargetError {

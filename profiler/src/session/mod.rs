@@ -4,6 +4,4 @@ mod settings;
 mod summary;
 
 pub use settings::RecordSettings;
-pub use summary::{
-    Progress, Recording, SampledEvent, StopReason, Summary, TargetSummary, Throttling,
-};
+pub use summary::{Progress, Recording, SampledEvent, StopReason, Summary, TargetSummary, Throttling};
