@@ -1,0 +1,5 @@
+//! Whole maps: written files, random ones, large ones.
+
+mod files;
+mod index;
+mod random;
