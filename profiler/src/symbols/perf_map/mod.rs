@@ -25,9 +25,13 @@ mod limits;
 mod names;
 mod parse;
 mod ranges;
+mod tail;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub use index::{PerfMap, PerfMapCounters, PerfMapName};
 pub use limits::PerfMapLimits;
 pub use parse::{MapLine, SkipReason, parse_line};
+pub use tail::{PerfMapEvent, PerfMapFile, PerfMapLocation, PerfMapState, Refresh};
+pub use trust::{FileKind, Refusal};

@@ -1,6 +1,6 @@
 //! Maps as the different writers leave them, from `tests/data`.
 
-use super::super::{PerfMap, PerfMapCounters, SkipReason};
+use super::super::{PerfMap, PerfMapCounters, PerfMapName, SkipReason};
 use crate::model::{Avma, FrameKind};
 
 fn map(bytes: &[u8]) -> PerfMap {
@@ -11,7 +11,7 @@ fn map(bytes: &[u8]) -> PerfMap {
 
 #[track_caller]
 fn assert_name(map: &PerfMap, at: u64, expected: &str) {
-    let name = map.name_at(Avma(at)).map(|name| name.to_text());
+    let name = map.name_at(Avma(at)).map(PerfMapName::to_text);
     assert_eq!(name.as_deref(), Some(expected), "at {at:x}");
 }
 
@@ -67,7 +67,7 @@ fn code_that_node_moved_over_older_code_replaces_it() {
     assert_name(&map, 0x7f4a_aefc_6f40, "JS:*hot /srv/site/render.js:12:21");
     assert_name(&map, 0x18c_4310, "Builtin:StringPrototypeSplit");
     assert_eq!(map.replacements(), 1);
-    let kind = map.name_at(Avma(0x7f4a_aefc_6100)).map(|name| name.kind());
+    let kind = map.name_at(Avma(0x7f4a_aefc_6100)).map(PerfMapName::kind);
     assert_eq!(kind, Some(FrameKind::Jit));
 }
 

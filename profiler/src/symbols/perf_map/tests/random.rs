@@ -1,5 +1,7 @@
 //! Random maps, against a model that is too simple to be wrong.
 
+use std::fmt::Write as _;
+
 use proptest::prelude::*;
 
 use super::super::PerfMap;
@@ -35,10 +37,11 @@ fn name_by_the_rules(lines: &[Line], at: u64) -> Option<u8> {
 }
 
 fn text_of(lines: &[Line]) -> String {
-    lines
-        .iter()
-        .map(|(start, size, name)| format!("{start:x} {size:x} n{name}\n"))
-        .collect()
+    let mut text = String::new();
+    for (start, size, name) in lines {
+        writeln!(text, "{start:x} {size:x} n{name}").expect("memory");
+    }
+    text
 }
 
 fn lines(count: usize, space: u64) -> impl Strategy<Value = Vec<Line>> {
