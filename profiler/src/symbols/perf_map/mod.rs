@@ -29,9 +29,11 @@ mod tail;
 #[cfg(test)]
 mod tests;
 mod trust;
+mod watch;
 
 pub use index::{PerfMap, PerfMapCounters, PerfMapName};
 pub use limits::PerfMapLimits;
 pub use parse::{MapLine, SkipReason, parse_line};
 pub use tail::{PerfMapEvent, PerfMapFile, PerfMapLocation, PerfMapState, Refresh};
 pub use trust::{FileKind, Refusal};
+pub use watch::{ChangedMap, PerfMapChanges, PerfMapWatch, WatchError, WatchedDirectory};
