@@ -176,7 +176,9 @@ mod tests {
 
     fn profile(samples: &[ResolvedStack], keep_threads: bool) -> Profile {
         let mut aggregator = Aggregator::new(keep_threads);
-        samples.iter().for_each(|sample| aggregator.add(sample));
+        for sample in samples {
+            aggregator.add(sample);
+        }
         aggregator.finish(LocationTable::default())
     }
 

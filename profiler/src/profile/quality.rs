@@ -118,7 +118,7 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                     }
                     (FrameKind::Native | FrameKind::Interpreter, None) => counts.native_named += 1,
                     (FrameKind::Native | FrameKind::Interpreter, Some(_)) => {
-                        counts.native_unnamed += 1
+                        counts.native_unnamed += 1;
                     }
                     (FrameKind::Kernel | FrameKind::Jit, _) => {}
                 }
@@ -153,7 +153,7 @@ mod tests {
         let mut builder = Builder::new(false);
         builder.add(&[frame(FrameKind::Python, "f")], 97);
         builder.add_with(&[frame(FrameKind::Python, "f")], 2, |s| {
-            s.end = StackEnd::DepthLimit
+            s.end = StackEnd::DepthLimit;
         });
         builder.add_with(&[], 1, |s| {
             s.end = StackEnd::ReadFault(Avma(8));

@@ -112,7 +112,7 @@ fn fold(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize) {
     match view {
         View::Mixed => {}
         View::Native => {
-            frames.retain(|frame| !matches!(kind(frame), Some(FrameKind::Python | FrameKind::Jit)))
+            frames.retain(|frame| !matches!(kind(frame), Some(FrameKind::Python | FrameKind::Jit)));
         }
         View::Python if !frames.iter().any(is_python) => {}
         View::Python => {
@@ -291,7 +291,7 @@ mod tests {
             s.guessed = true;
         });
         let profile = builder.finish();
-        let stack = profile.folded_view(View::Native).next().unwrap();
+        let stack = profile.folded_view(View::Native).next().expect("one stack");
         assert_eq!(names(&stack), "tid 1 > [truncated] > [no frames]");
         assert_eq!((stack.end, stack.guessed), (EndClass::DepthLimit, true));
     }
@@ -301,7 +301,7 @@ mod tests {
         let mut builder = Builder::new(true);
         builder.add(&[python("f", "/m.py")], 1);
         builder.add_with(&[python("f", "/m.py")], 1, |s| {
-            (s.pid, s.tid) = (Pid(2), Tid(2))
+            (s.pid, s.tid) = (Pid(2), Tid(2));
         });
         let mut profile = builder.finish();
         profile.process_names.insert(Pid(2), "worker".to_owned());
@@ -322,7 +322,7 @@ mod tests {
         aggregator.add(&sample(&[0]));
         let profile = aggregator.finish(profile.locations);
         assert_eq!(
-            names(&profile.folded_view(View::Mixed).next().unwrap()),
+            names(&profile.folded_view(View::Mixed).next().expect("one stack")),
             "outer > inlined"
         );
     }
