@@ -77,12 +77,12 @@ fn legend(entries: &[(&str, [u8; 3])]) -> String {
     for (index, (name, [r, g, b])) in entries.iter().enumerate() {
         let gap = if index == 0 { 0 } else { 18 };
         // Writing to a string cannot fail.
-        drop(write!(
+        let _ = write!(
             legend,
             "<tspan dx=\"{gap}\" fill=\"rgb({r},{g},{b})\" stroke=\"#777\" stroke-width=\"0.5\">■</tspan>\
              <tspan dx=\"5\">{}</tspan>",
             escape(name)
-        ));
+        );
     }
     legend.push_str("</text>");
     legend
