@@ -67,7 +67,7 @@ impl Group {
 
     fn shade(self) -> Shade {
         let (hue, saturation, lightness) = match self {
-            Self::Python => (43.0, 96.0, 72.0),
+            Self::Python => (47.0, 94.0, 76.0),
             Self::Native => (208.0, 62.0, 80.0),
             Self::Interpreter => (262.0, 30.0, 87.0),
             Self::Jit => (140.0, 42.0, 78.0),
@@ -83,11 +83,11 @@ impl Group {
 }
 
 impl Shade {
-    /// `darkness` from 0 to 1 takes up to 12 percent of the lightness and turns the hue by up to 8 degrees.
+    /// `darkness` from 0 to 1 takes up to 12 percent of the lightness and turns the hue by up to 10 degrees.
     fn rgb(&self, darkness: f64) -> [u8; 3] {
         let lightness = (self.lightness - 12.0 * darkness) / 100.0;
         let chroma = self.saturation / 100.0 * lightness.min(1.0 - lightness);
-        let hue = self.hue - 8.0 * darkness;
+        let hue = self.hue - 10.0 * darkness;
         [0.0, 8.0, 4.0].map(|offset: f64| {
             let step = (offset + hue / 30.0) % 12.0;
             let value = lightness - chroma * (step - 3.0).min(9.0 - step).clamp(-1.0, 1.0);

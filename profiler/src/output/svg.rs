@@ -14,9 +14,11 @@ const TITLE_Y: u32 = 20;
 const SUBTITLE_Y: u32 = 37;
 const LEGEND_Y: u32 = 54;
 
-/// The search button is nearly invisible by default; the facts need not be as loud as the functions.
+/// The search button is nearly invisible by default; the facts need not be as loud as the functions; neighbours of one
+/// colour are told apart by a thin line.
 const STYLE: &str = "#search { opacity: 0.7; } #unzoom { fill: #1a56b0; } #subtitle, #legend { fill: #444; } \
-                     #legend { text-anchor: middle; }";
+                     #legend { text-anchor: middle; } \
+                     #frames > :not(:hover) > rect { stroke: #fff; stroke-width: 0.6; }";
 
 /// What is added to a drawing.
 #[derive(Debug, Default)]
