@@ -5,6 +5,10 @@
 //! target directory's `tmp`.
 
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    reason = "a test says what it skips, and what the browser said"
+)]
 
 use std::{env, fs, path::Path, process::Command};
 

@@ -23,11 +23,16 @@ fn written(profile: &Profile, format: Format, view: View) -> String {
     String::from_utf8(out).expect("outputs are text")
 }
 
-/// Compares with a file. The drawing library's script and style are not ours to keep.
+/// Compares with a file. The drawing library's script, style and remarks are not ours to keep.
 #[track_caller]
 fn assert_golden(name: &str, actual: &str) {
     let mut actual = actual.to_owned();
-    for (start, end) in [("<script", "</script>"), ("<style", "</style>")] {
+    for (start, end) in [
+        ("<script", "</script>"),
+        ("<style", "</style>"),
+        ("<!--", "-->"),
+        ("<!--", "-->"),
+    ] {
         if let Some((before, rest)) = actual.split_once(start).filter(|_| name.contains(".svg")) {
             let after = rest.split_once(end).map_or("", |(_, after)| after);
             actual = format!("{before}{after}");
