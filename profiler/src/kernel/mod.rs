@@ -24,6 +24,5 @@ mod ring;
 pub use counters::{Counters, EndCounts};
 pub use events::{KernelEvent, RateLimits, SamplingEvents};
 pub use features::{Features, RegistersFrom};
-pub use loader::{KernelError, KernelSide, MapSizes, ProgramStats};
-pub(crate) use memory::MappedArray;
+pub use loader::{KernelError, KernelSide, MapSizes, ProgramStats, UnwindMaps};
 pub use ring::SampleRing;
