@@ -10,9 +10,10 @@
 //! | [`unwind_row`] | rows, rules and pages: how to step from a frame to its caller |
 //! | [`config`] | what is fixed when the program is loaded |
 //! | [`counters`] | per-CPU counters, one name for each |
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 
 pub mod config;
 pub mod counters;
 pub mod sample;
+pub mod trampoline;
 pub mod unwind_row;

@@ -23,6 +23,6 @@ fn print(err: &anyhow::Error) {
         // Chooses between standard output (help) and standard error by itself.
         let _ = clap.print();
     } else if cli::exit_code(err) != ExitCode::SUCCESS {
-        let _ = writeln!(io::stderr(), "error: {err:#}");
+        let _ = writeln!(io::stderr(), "error: {}", cli::message(err));
     }
 }

@@ -94,7 +94,7 @@ fn wrong_usage_exits_with_2_and_says_why() {
         (&["--pid", "0"], "--pid"),
         (&["--pid", "1", "--frequency", "0"], "--frequency"),
         (&["--pid", "1", "--duration", "5x"], "unknown unit"),
-        (&["--pid", "1", "--output", "profile.png"], "extension"),
+        (&["--pid", "1", "--output", "profile.png"], "which format"),
         (&["--pid", "1", "--format", "png"], "svg"),
         (&["--pid", "1", "--native", "--view", "native"], "--view"),
         (&["--pid", "1", "--", "true"], "exclude each other"),
@@ -116,7 +116,7 @@ fn options_come_from_the_environment_too() {
     for (name, value, reason) in [
         ("PYPROF_FREQUENCY", "0", "--frequency"),
         ("PYPROF_DURATION", "5x", "unknown unit"),
-        ("PYPROF_OUTPUT", "a.png", "extension"),
+        ("PYPROF_OUTPUT", "a.png", "which format"),
         ("PYPROF_KERNEL", "maybe", "--kernel"),
         ("PYPROF_VIEW", "sideways", "--view"),
         ("PYPROF_PID", "x", "--pid"),

@@ -105,8 +105,8 @@ pub(crate) struct RecordArgs {
 
     /// File to write, once per file; its extension gives the format, `-` is standard output
     ///
-    /// Known extensions: .svg and .folded. Without this option a new file `pyprof-PID-TIME.svg` is written to the
-    /// current directory, TIME in UTC; a file that exists is never replaced by it.
+    /// Known extensions: .svg, .folded, .collapsed and .txt. Without this option the file is `pyprof-PID-TIME.svg` in
+    /// the current directory, TIME in UTC. A file that exists is never replaced.
     #[arg(short, long, env = "PYPROF_OUTPUT", hide_env = true, value_name = "FILE", help_heading = help::OUTPUT)]
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) output: Vec<PathBuf>,

@@ -4,7 +4,7 @@ use std::{io, process::ExitCode};
 
 use crate::{
     privilege::{FeatureError, Obstacle, PrivilegeError},
-    process::launch::LaunchError,
+    process::{TargetError, launch::LaunchError},
 };
 
 /// Done.
@@ -23,6 +23,20 @@ pub(crate) const ABORTED: u8 = 130;
 #[error("stopped by a second Ctrl-C: nothing was written")]
 pub(crate) struct Aborted;
 
+/// An error and its causes in one text. A cause that the text before it tells already is left out.
+pub fn message(err: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in err.chain().map(ToString::to_string) {
+        if message.is_empty() {
+            message = cause;
+        } else if !message.contains(&cause) {
+            message.push_str(": ");
+            message.push_str(&cause);
+        }
+    }
+    message
+}
+
 /// The exit code for an error of [`run`](super::run).
 pub fn exit_code(err: &anyhow::Error) -> ExitCode {
     ExitCode::from(code_of(err))
@@ -35,6 +49,9 @@ fn code_of(err: &anyhow::Error) -> u8 {
             return u8::try_from(err.exit_code()).unwrap_or(FAILED);
         }
         if cause.is::<Obstacle>() || cause.is::<PrivilegeError>() || cause.is::<FeatureError>() {
+            return NOT_ALLOWED;
+        }
+        if matches!(cause.downcast_ref(), Some(TargetError::NotPermitted { .. })) {
             return NOT_ALLOWED;
         }
         if let Some(err) = cause.downcast_ref::<LaunchError>() {
@@ -58,6 +75,19 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
+    use crate::output::OutputError;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let full = io::Error::other("disk full");
+        let write = OutputError::Write { source: full };
+        assert_eq!(
+            message(&anyhow::Error::from(write)),
+            "cannot write the profile: disk full; check that there is room"
+        );
+        let err = anyhow!("no such file").context("cannot read x");
+        assert_eq!(message(&err), "cannot read x: no such file");
+    }
 
     #[test]
     fn the_cause_is_found_below_its_context() {

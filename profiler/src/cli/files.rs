@@ -1,46 +1,40 @@
 //! Results to files and standard output.
 
-use std::{
-    io::{self, Write as _},
-    time::SystemTime,
-};
-
-use anyhow::Context as _;
+use std::{path::Path, time::SystemTime};
 
 use super::{
-    report::{notes, subtitle},
-    seam::{self, Format, OutputFile, View},
+    report::{notes, subtitle, title},
     settings::{Destination, Outputs},
 };
-use crate::{model::Pid, session::Recording};
+use crate::{
+    model::Pid,
+    output::{self, Format, OutputError, OutputFile, OutputOptions, Owner},
+    process::launch::sudo_caller,
+    profile::View,
+    session::Recording,
+};
 
-/// All places a recording will be written to, made certain of before it begins: a full recording must not be lost to
-/// a directory that cannot be written.
+/// All places a recording will be written to, found fit before it begins: a full recording must not be lost to a
+/// directory that cannot be written.
 #[derive(Debug)]
-pub(crate) struct Prepared(Vec<(Place, Format)>);
-
-#[derive(Debug)]
-enum Place {
-    Stdout,
-    File(OutputFile, Destination),
-}
+pub(crate) struct Prepared(Vec<(OutputFile, Format)>);
 
 impl Prepared {
-    /// Opens them.
-    pub(crate) fn new(outputs: &Outputs, pid: Pid) -> anyhow::Result<Self> {
-        let mut places = Vec::new();
-        for (destination, format) in outputs.resolve(pid, SystemTime::now()) {
-            let place = match &destination {
-                Destination::Stdout => Place::Stdout,
-                Destination::File(path) => {
-                    let file = OutputFile::prepare(path)
-                        .with_context(|| format!("cannot write {}", path.display()))?;
-                    Place::File(file, destination)
-                }
-            };
-            places.push((place, format));
-        }
-        Ok(Self(places))
+    /// Checks them. Files made under sudo will belong to who called it.
+    pub(crate) fn new(outputs: &Outputs, pid: Pid) -> Result<Self, OutputError> {
+        let owner = sudo_caller().map(|(uid, gid)| Owner { uid, gid });
+        outputs
+            .resolve(pid, SystemTime::now())
+            .into_iter()
+            .map(|(destination, format)| {
+                let path = match &destination {
+                    Destination::Stdout => Path::new("-"),
+                    Destination::File(path) => path,
+                };
+                Ok((OutputFile::prepare(path, owner)?, format))
+            })
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// Writes the recording to all of them, and says where it went.
@@ -48,27 +42,24 @@ impl Prepared {
         self,
         recording: &Recording,
         view: View,
-    ) -> anyhow::Result<Vec<Destination>> {
-        let (subtitle, notes) = (subtitle(recording), notes(recording));
-        let mut written = Vec::new();
-        for (place, format) in self.0 {
-            let bytes = seam::render(recording, format, view, &subtitle, &notes)?;
-            written.push(match place {
-                Place::Stdout => {
-                    let mut stdout = io::stdout().lock();
-                    stdout
-                        .write_all(&bytes)
-                        .and_then(|()| stdout.flush())
-                        .context("cannot write to standard output")?;
-                    Destination::Stdout
+    ) -> Result<Vec<Destination>, OutputError> {
+        let options = OutputOptions {
+            view,
+            title: title(recording),
+            subtitle: subtitle(recording),
+            notes: notes(recording),
+            ..OutputOptions::default()
+        };
+        self.0
+            .into_iter()
+            .map(|(file, format)| {
+                let written =
+                    file.commit(|out| output::write(&recording.profile, format, &options, out))?;
+                if written.owner_not_set {
+                    tracing::warn!("the result belongs to root: its owner could not be changed");
                 }
-                Place::File(file, destination) => {
-                    file.commit(&bytes)
-                        .with_context(|| format!("cannot write {destination}"))?;
-                    destination
-                }
-            });
-        }
-        Ok(written)
+                Ok(written.path.map_or(Destination::Stdout, Destination::File))
+            })
+            .collect()
     }
 }

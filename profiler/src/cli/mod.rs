@@ -13,7 +13,6 @@ mod help;
 mod logging;
 mod man;
 mod names;
-mod quality;
 mod record;
 mod report;
 mod seam;
@@ -31,7 +30,7 @@ use clap::{
 };
 use clap_complete::Shell;
 
-pub use exit::exit_code;
+pub use exit::{exit_code, message};
 
 use self::{
     args::{Cli, Command, RecordArgs},

@@ -8,11 +8,13 @@ use std::{
 
 use super::{
     names::{advice, short_command},
-    quality::{QualityFacts, cause},
     settings::Destination,
     text::{counted, cpu_seconds, grouped, percent, seconds},
 };
-use crate::session::{Recording, SampledEvent, StopReason, Summary, Throttling};
+use crate::{
+    profile::Quality,
+    session::{Recording, SampledEvent, StopReason, Summary, Throttling},
+};
 
 /// More lines than these are not read.
 const LINES_MAX: usize = 8;
@@ -27,30 +29,54 @@ pub(crate) fn print(lines: &[String]) {
 
 /// The report on a recording whose result is in `files`: at most eight lines.
 pub(crate) fn report_lines(recording: &Recording, files: &[Destination]) -> Vec<String> {
-    report(recording, &QualityFacts::of(recording), files)
+    let summary = &recording.summary;
+    let mut lines = Vec::with_capacity(LINES_MAX);
+    lines.extend(wrote(files));
+    lines.push(format!(
+        "{} at {} of {} {}; CPU used: {}",
+        counted(recording.profile.quality.samples, "sample"),
+        rate(summary),
+        who(summary),
+        how_long(summary),
+        cpu_seconds(cpu_time(summary))
+    ));
+    lines.extend(notes(recording));
+    lines
 }
 
-/// The recording in one line, for the head of a picture.
+/// The targets in one line, for the heading of a picture.
+pub(crate) fn title(recording: &Recording) -> String {
+    who(&recording.summary)
+}
+
+/// The recording in one line, below that heading.
 pub(crate) fn subtitle(recording: &Recording) -> String {
-    let summary = &recording.summary;
-    let samples = counted(QualityFacts::of(recording).samples, "sample");
+    let (summary, quality) = (&recording.summary, &recording.profile.quality);
     format!(
-        "{} · {samples} · {} · {}",
-        who(summary),
+        "{} at {} in {}, {} of the stacks complete",
+        counted(quality.samples, "sample"),
         rate(summary),
-        seconds(summary.elapsed)
+        seconds(summary.elapsed),
+        percent(quality.complete, quality.samples)
     )
 }
 
 /// What a reader of the picture must know about its quality.
 pub(crate) fn notes(recording: &Recording) -> Vec<String> {
-    quality_lines(recording, &QualityFacts::of(recording))
+    let (summary, quality) = (&recording.summary, &recording.profile.quality);
+    let mut lines = Vec::new();
+    lines.extend(stacks(quality));
+    lines.extend(lost(quality));
+    lines.extend(summary.throttling.as_ref().map(throttled));
+    lines.extend(python_share(quality));
+    lines.extend(name_advice(summary));
+    lines
 }
 
 /// The line for a recording without samples.
 pub(crate) fn nothing_to_draw(recording: &Recording) -> String {
     let summary = &recording.summary;
-    let lost = QualityFacts::of(recording).lost();
+    let lost = recording.profile.quality.lost();
     let used = cpu_seconds(cpu_time(summary));
     let watched = format!("{} used {used} of CPU {}", who(summary), how_long(summary));
     if lost > 0 {
@@ -73,38 +99,6 @@ fn two_periods(summary: &Summary) -> Duration {
     Duration::from_secs(2) / summary.frequency.0.max(1)
 }
 
-fn report(recording: &Recording, facts: &QualityFacts, files: &[Destination]) -> Vec<String> {
-    let summary = &recording.summary;
-    let mut lines = Vec::with_capacity(LINES_MAX);
-    lines.extend(wrote(files));
-    lines.push(format!(
-        "{} at {} of {} {}; CPU used: {}",
-        counted(facts.samples, "sample"),
-        rate(summary),
-        who(summary),
-        how_long(summary),
-        cpu_seconds(cpu_time(summary))
-    ));
-    lines.extend(quality_lines(recording, facts));
-    if lines.len() > LINES_MAX {
-        let left_out = lines.len() - (LINES_MAX - 1);
-        lines.truncate(LINES_MAX - 1);
-        lines.push(format!("and {left_out} more notes: see the log (-v)"));
-    }
-    lines
-}
-
-fn quality_lines(recording: &Recording, facts: &QualityFacts) -> Vec<String> {
-    let summary = &recording.summary;
-    let mut lines = Vec::new();
-    lines.extend(stacks(facts));
-    lines.extend(lost(facts));
-    lines.extend(summary.throttling.as_ref().map(throttled));
-    lines.extend(python_share(facts));
-    lines.extend(name_advice(summary));
-    lines
-}
-
 fn wrote(files: &[Destination]) -> Option<String> {
     let names: Vec<String> = files.iter().map(ToString::to_string).collect();
     let is_svg = |name: &String| name.to_ascii_lowercase().ends_with(".svg");
@@ -115,50 +109,57 @@ fn wrote(files: &[Destination]) -> Option<String> {
     }
 }
 
-fn stacks(facts: &QualityFacts) -> Option<String> {
-    if facts.samples == 0 {
+fn stacks(quality: &Quality) -> Option<String> {
+    if quality.samples == 0 {
         return None;
     }
     let mut parts = vec![format!(
         "{} of the stacks are complete",
-        percent(facts.complete, facts.samples)
+        percent(quality.complete, quality.samples)
     )];
-    if facts.guessed > 0 {
-        parts.push(format!("{} with a guessed caller", grouped(facts.guessed)));
+    if quality.guessed > 0 {
+        parts.push(format!(
+            "{} with a guessed caller",
+            grouped(quality.guessed)
+        ));
     }
-    let mut ends: Vec<_> = facts.ends.iter().filter(|(_, count)| *count > 0).collect();
+    let mut ends: Vec<_> = quality
+        .incomplete
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .collect();
     ends.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let cut: u64 = ends.iter().map(|(_, count)| count).sum();
+    let cut: u64 = ends.iter().map(|(_, count)| **count).sum();
     if cut > 0 {
         let causes: Vec<String> = ends
             .iter()
-            .map(|(end, count)| format!("{} {}", grouped(*count), cause(*end)))
+            .map(|(end, count)| format!("{} {end}", grouped(**count)))
             .collect();
         parts.push(format!("{} cut short: {}", grouped(cut), causes.join(", ")));
     }
     Some(parts.join("; "))
 }
 
-fn lost(facts: &QualityFacts) -> Option<String> {
-    if facts.lost() == 0 {
+fn lost(quality: &Quality) -> Option<String> {
+    if quality.lost() == 0 {
         return None;
     }
     let causes: Vec<String> = [
         (
-            facts.ring_full,
+            quality.ring_full,
             "ring buffer full: this machine was too busy",
         ),
-        (facts.not_kept, "could not be kept"),
+        (quality.not_kept, "could not be kept"),
     ]
     .into_iter()
     .filter(|(count, _)| *count > 0)
     .map(|(count, cause)| format!("{} {cause}", grouped(count)))
     .collect();
-    let all = facts.lost() + facts.samples;
+    let all = quality.lost() + quality.samples;
     Some(format!(
         "lost {} ({}): {}",
-        counted(facts.lost(), "sample"),
-        percent(facts.lost(), all),
+        counted(quality.lost(), "sample"),
+        percent(quality.lost(), all),
         causes.join(", ")
     ))
 }
@@ -186,15 +187,15 @@ fn throttled(throttling: &Throttling) -> String {
     )
 }
 
-fn python_share(facts: &QualityFacts) -> Option<String> {
-    let frames = facts.python_named + facts.python_unnamed;
+fn python_share(quality: &Quality) -> Option<String> {
+    let frames = quality.python_named + quality.python_unnamed;
     if frames == 0 {
         return None;
     }
     Some(format!(
         "Python code in {} of the samples; {} of its frames have names",
-        percent(facts.samples_with_python, facts.samples),
-        percent(facts.python_named, frames)
+        percent(quality.with_python, quality.samples),
+        percent(quality.python_named, frames)
     ))
 }
 

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::{
-    model::{Avma, Hz, Pid, StackEnd},
+    model::{Hz, Pid},
     process::PythonInfo,
-    profile::Profile,
+    profile::{EndClass, Profile, Quality},
     session::TargetSummary,
     symbols::NameDiagnosis,
 };
@@ -24,7 +24,7 @@ fn target(names: NameDiagnosis) -> TargetSummary {
     }
 }
 
-fn recording(samples: u64) -> Recording {
+fn recording(quality: Quality) -> Recording {
     let mut recording = Recording {
         profile: Profile::default(),
         summary: Summary {
@@ -37,17 +37,17 @@ fn recording(samples: u64) -> Recording {
             refusals: vec![],
         },
     };
-    recording.profile.quality.samples = samples;
+    recording.profile.quality = quality;
     recording
 }
 
-fn good() -> QualityFacts {
-    QualityFacts {
+fn good() -> Quality {
+    Quality {
         samples: 2_970,
         complete: 2_970,
         python_named: 9_000,
-        samples_with_python: 2_970,
-        ..QualityFacts::default()
+        with_python: 2_970,
+        ..Quality::default()
     }
 }
 
@@ -58,7 +58,7 @@ fn svg() -> Vec<Destination> {
 #[test]
 fn a_good_recording_needs_few_words() {
     assert_eq!(
-        report(&recording(2_970), &good(), &svg()),
+        report_lines(&recording(good()), &svg()),
         [
             "wrote app.svg (open it in a browser)",
             "2,970 samples at 99 Hz (cycles) of pid 4242 (python app.py) in 30.0 s; CPU used: 29.80 s",
@@ -70,20 +70,21 @@ fn a_good_recording_needs_few_words() {
 
 #[test]
 fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
-    let facts = QualityFacts {
+    let quality = Quality {
         samples: 1_000,
         complete: 980,
         guessed: 3,
         ring_full: 20,
         not_kept: 4,
-        ends: vec![
-            (StackEnd::ReadFault(Avma(0)), 5),
-            (StackEnd::NoRule(Avma(0)), 15),
-            (StackEnd::NotUp(Avma(0)), 0),
-        ],
-        ..QualityFacts::default()
+        incomplete: [
+            (EndClass::ReadFault, 5),
+            (EndClass::NoRule, 15),
+            (EndClass::NotUp, 0),
+        ]
+        .into(),
+        ..Quality::default()
     };
-    let mut recording = recording(1_000);
+    let mut recording = recording(quality);
     recording.summary.throttling = Some(Throttling {
         throttle_records: 12,
         max_sample_rate_before: 100_000,
@@ -91,10 +92,10 @@ fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
         effective_hz: Some(61.7),
     });
     assert_eq!(
-        report(&recording, &facts, &[])[1..],
+        report_lines(&recording, &[])[1..],
         [
             "98.0 % of the stacks are complete; 3 with a guessed caller; 20 cut short: \
-             15 code without unwind information, 5 stack unreadable (paged out)",
+             15 code without unwind information, 5 stack memory that could not be read",
             "lost 24 samples (2.3 %): 20 ring buffer full: this machine was too busy, 4 could not be kept",
             "the kernel took fewer samples than asked (12 pauses, it lowered its limit from 100000 to 50000 Hz, \
              about 62 Hz took place): use a lower --frequency",
@@ -135,10 +136,10 @@ fn missing_names_are_explained_case_by_case() {
             &["cannot be read", "symbolic link"],
         ),
     ] {
-        let mut recording = recording(10);
+        let mut recording = recording(good());
         recording.summary.targets = vec![target(names)];
         recording.summary.refusals = vec!["it is a symbolic link\x1b[2J".to_owned()];
-        let lines = report(&recording, &good(), &svg());
+        let lines = report_lines(&recording, &svg());
         let text = lines.join("\n");
         for word in words {
             assert!(text.contains(word), "{names:?}: no {word:?} in\n{text}");
@@ -150,13 +151,13 @@ fn missing_names_are_explained_case_by_case() {
 
 #[test]
 fn the_report_never_exceeds_eight_lines() {
-    let facts = QualityFacts {
+    let quality = Quality {
         complete: 1,
         ring_full: 1,
         python_unnamed: 1,
         ..good()
     };
-    let mut recording = recording(10);
+    let mut recording = recording(quality);
     recording.summary.targets = vec![
         target(NameDiagnosis::NotActivated),
         target(NameDiagnosis::NotActivated),
@@ -167,7 +168,7 @@ fn the_report_never_exceeds_eight_lines() {
         max_sample_rate_after: 1,
         effective_hz: None,
     });
-    let lines = report(&recording, &facts, &svg());
+    let lines = report_lines(&recording, &svg());
     assert_eq!(lines.len(), LINES_MAX, "{lines:#?}");
     assert!(
         lines[7].ends_with("(as for 1 more of the processes)"),
@@ -177,37 +178,37 @@ fn the_report_never_exceeds_eight_lines() {
 
 #[test]
 fn an_idle_target_is_told_from_a_failure() {
-    let mut idle = recording(0);
+    let mut idle = recording(Quality::default());
     idle.summary.elapsed = Duration::from_secs(5);
     idle.summary.targets[0].cpu_time = Duration::ZERO;
     assert_eq!(
         nothing_to_draw(&idle),
         "pid 4242 (python app.py) used 0.00 s of CPU in 5.0 s: this profiler samples running code; nothing to draw"
     );
-    assert!(nothing_to_draw(&recording(0)).contains("took no samples of it"));
+    assert!(nothing_to_draw(&recording(Quality::default())).contains("took no samples of it"));
 }
 
 #[test]
 fn a_target_that_exited_is_said_to_have_done_so() {
-    let mut short = recording(150);
+    let mut short = recording(good());
     short.summary.stop = StopReason::TargetExited;
     short.summary.elapsed = Duration::from_millis(1_500);
-    let lines = report(&short, &good(), &[]);
+    let lines = report_lines(&short, &[]);
     assert!(lines[0].contains("target exited after 1.5 s"), "{lines:?}");
 }
 
 #[test]
 fn a_hostile_command_line_does_not_reach_the_terminal() {
-    let mut recording = recording(10);
+    let mut recording = recording(good());
     recording.summary.targets[0].command = "python \x1b]0;title\x07 a\nb".to_owned();
-    let text = report(&recording, &good(), &svg()).concat() + &subtitle(&recording);
+    let text = report_lines(&recording, &svg()).concat() + &title(&recording);
     assert!(!text.chars().any(char::is_control), "{text:?}");
 }
 
 #[test]
 fn the_subtitle_fits_one_line() {
     assert_eq!(
-        subtitle(&recording(2_970)),
-        "pid 4242 (python app.py) · 2,970 samples · 99 Hz (cycles) · 30.0 s"
+        subtitle(&recording(good())),
+        "2,970 samples at 99 Hz (cycles) in 30.0 s, 100 % of the stacks complete"
     );
 }

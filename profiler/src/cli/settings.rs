@@ -12,11 +12,14 @@ use clap::{ArgMatches, error::ErrorKind, parser::ValueSource};
 use super::{
     args::{FormatArg, RecordArgs, ViewArg},
     duration::parse_duration,
-    seam::{Format, View},
     stamp::utc_stamp,
     text::visible,
 };
-use crate::model::{Hz, Pid};
+use crate::{
+    model::{Hz, Pid},
+    output::Format,
+    profile::View,
+};
 
 /// A recording, checked.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,7 +62,7 @@ pub(crate) enum Outputs {
 pub(crate) enum Destination {
     /// Standard output.
     Stdout,
-    /// A file; an older one of that name is replaced.
+    /// A new file.
     File(PathBuf),
 }
 
@@ -131,7 +134,7 @@ impl Outputs {
             Self::Given(outputs) => outputs.clone(),
             Self::New(format) => {
                 let stem = format!("pyprof-{pid}-{}", utc_stamp(now));
-                let path = unused_name(&stem, format.extension());
+                let path = unused_name(&stem, format.file_extensions()[0]);
                 vec![(Destination::File(path), *format)]
             }
         }
@@ -228,16 +231,10 @@ fn destination(
         // Nobody reads an SVG in a pipe by eye, but `> app.svg` is as good a habit as `-o app.svg`.
         return Ok((Destination::Stdout, format.unwrap_or(Format::Svg)));
     }
-    match format.or_else(|| Format::of_path(&path)) {
-        Some(format) => Ok((Destination::File(path), format)),
-        None => Err(usage(
-            ErrorKind::ValueValidation,
-            format!(
-                "cannot tell the format of `{}` from its extension: use .svg or .folded, or add --format",
-                visible(&path.to_string_lossy())
-            ),
-        )),
-    }
+    let format = format.map_or_else(|| Format::from_path(&path), Ok);
+    format
+        .map(|format| (Destination::File(path), format))
+        .map_err(|err| usage(ErrorKind::ValueValidation, visible(&err.to_string())))
 }
 
 fn usage(kind: ErrorKind, message: impl fmt::Display) -> clap::Error {

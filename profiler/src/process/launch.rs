@@ -31,6 +31,7 @@ use tokio::{
     process::{Child, Command},
 };
 
+pub use caller::sudo_caller;
 pub use helper::exec_when_ready;
 
 use crate::model::Pid;
@@ -99,7 +100,7 @@ impl LaunchError {
 
 /// sudo replaces `PATH`, which hides virtual environments.
 fn sudo_hint() -> &'static str {
-    if caller::under_sudo() {
+    if sudo_caller().is_some() {
         "\n  sudo searches a PATH of its own: give the full path, such as \"$(command -v python)\""
     } else {
         ""

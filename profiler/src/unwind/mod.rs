@@ -1,1 +1,40 @@
-//! TODO
+//! Stage 2: how to get from a frame to its caller without frame pointers.
+//!
+//! * **Job:** compiles the call frame information of ELF files into small tables that the kernel side can search while
+//!   it takes a sample, and finishes walks that met a file whose table was not there yet.
+//! * **Gets** the bytes of ELF files, and [`RawSample`](crate::model::RawSample)s.
+//! * **Gives** [`CompiledElf`]s, and the missing frames as [`CodeAddress`](crate::model::CodeAddress)es.
+//! * **Must not know** names: symbols, perf maps and Python are the business of `symbols`.
+//!
+//! ```text
+//! ELF bytes ─► elf ─► entries ─► rule (one row at a time) ─► compact ─► CompactTable
+//!              where   which       expression says what        rows by
+//!              is it?  functions?  DWARF programs mean         page
+//! ```
+#![forbid(unsafe_code)]
+
+mod builder;
+mod compact;
+mod eh_frame;
+mod elf;
+mod entries;
+mod error;
+mod expression;
+mod finish;
+mod merge;
+mod plt;
+mod rule;
+mod stats;
+mod table;
+#[cfg(test)]
+mod testing;
+
+pub use builder::{BuilderStats, TableBuilder, UnfinishedWalk};
+pub use compact::{CompactPage, CompactRow, CompactTable, CompiledElf, compile, compile_file};
+pub use elf::Segment;
+pub(crate) use elf::bias as segments_bias;
+pub use error::UnwindError;
+pub use finish::{CODE_BEFORE, CodeBytes, Registers, RuleLookup, finish, trampoline_rule};
+pub use merge::merge;
+pub use stats::CompileStats;
+pub use table::{LoadedTable, UnwindTables};

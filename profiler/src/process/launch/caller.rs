@@ -34,12 +34,8 @@ struct Account {
     shell: String,
 }
 
-/// We are root by sudo, called by somebody who is not.
-pub(super) fn under_sudo() -> bool {
-    sudo_ids().is_some()
-}
-
-fn sudo_ids() -> Option<(u32, u32)> {
+/// User and group id of who called sudo; `None` unless we are root by sudo, called by somebody who is not.
+pub fn sudo_caller() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
@@ -52,7 +48,7 @@ fn sudo_ids() -> Option<(u32, u32)> {
 impl Caller {
     /// `None` when not under sudo.
     pub(super) fn of_sudo() -> Option<Self> {
-        let (uid, gid) = sudo_ids()?;
+        let (uid, gid) = sudo_caller()?;
         let account = account_of(&fs::read_to_string("/etc/passwd").unwrap_or_default(), uid);
         let name = account
             .as_ref()

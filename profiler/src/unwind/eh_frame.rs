@@ -1,0 +1,184 @@
+//! From call frame information to rules in order of address.
+//!
+//! Where entries of two functions overlap, the one that begins later is in force from its beginning on, and the
+//! earlier one does not come back: this is what a look-up by binary search in `.eh_frame_hdr` gives, so it is what a
+//! C++ exception sees. Of two that begin at the same address the first in the section counts.
+
+use std::ops::Range;
+
+use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindContext, UnwindSection};
+use profiler_common::unwind_row::{UnwindRule, cfa};
+
+use super::elf::{ElfView, Plt, Section};
+use super::entries::{Function, SectionKind, SharedEntries, functions};
+use super::plt::Stubs;
+use super::rule::{Reader, Storage, Translator, UNSUPPORTED};
+use super::{CompileStats, UnwindError};
+
+/// Bytes between two functions that are taken for padding: the rule before stays in force. Linkers align functions to
+/// 16 bytes; a longer gap is code that nothing describes.
+const PADDING_BELOW: u64 = 16;
+/// Most rows that are read from one file: four times what the largest libraries have.
+const ROWS_MAX: u32 = 1 << 24;
+/// Nothing is known.
+const NONE: UnwindRule = UnwindRule {
+    cfa: cfa::NONE,
+    bp: 0,
+    reg: 0,
+    saved: [0; 5],
+    cfa_off: 0,
+    bp_off: 0,
+    reserved: 0,
+};
+
+/// Calls `put(address, rule)` for each address from which on another rule is in force, in ascending order.
+///
+/// Uses `.eh_frame`, or `.debug_frame` where the former describes nothing.
+pub(super) fn rules(
+    elf: &ElfView<'_>,
+    stats: &mut CompileStats,
+    mut put: impl FnMut(u64, UnwindRule),
+) -> Result<(), UnwindError> {
+    let code = elf.code_ranges();
+    if let Some(Section { data, svma }) = elf.eh_frame {
+        let mut section = EhFrame::new(data, LittleEndian);
+        section.set_address_size(8);
+        let bases = BaseAddresses::default().set_eh_frame(svma);
+        let walk = Walk {
+            section,
+            data,
+            bases,
+            kind: SectionKind::EhFrame,
+            code: &code,
+            plt: &elf.plt,
+        };
+        if walk.run(stats, &mut put) {
+            return Ok(());
+        }
+    }
+    if let Some(Section { data, .. }) = elf.debug_frame {
+        let mut section = DebugFrame::new(data, LittleEndian);
+        section.set_address_size(8);
+        let bases = BaseAddresses::default();
+        let walk = Walk {
+            section,
+            data,
+            bases,
+            kind: SectionKind::DebugFrame,
+            code: &code,
+            plt: &elf.plt,
+        };
+        if walk.run(stats, &mut put) {
+            return Ok(());
+        }
+    }
+    Err(UnwindError::NoUnwindInformation)
+}
+
+/// One section and what is needed to read it.
+struct Walk<'a, 'e, S> {
+    section: S,
+    data: &'a [u8],
+    bases: BaseAddresses,
+    kind: SectionKind,
+    code: &'e [Range<u64>],
+    plt: &'e [Plt],
+}
+
+impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
+    /// Emits the section's rules; false when it describes no function.
+    fn run(&self, stats: &mut CompileStats, put: &mut impl FnMut(u64, UnwindRule)) -> bool {
+        let mut shared = SharedEntries::new(&self.section, self.data, &self.bases);
+        let found = functions(self.kind, self.data, &mut shared, self.code);
+        stats.malformed_entries = stats.malformed_entries.saturating_add(found.malformed);
+        if found.sorted.is_empty() {
+            return false;
+        }
+        stats.functions = found.sorted.len() as u32;
+        let mut stubs = Stubs::new(self.plt, self.code);
+        let mut rows = RowReader {
+            walk: self,
+            context: UnwindContext::new_in(),
+            shared,
+            translator: Translator::new(&self.section),
+        };
+        let mut described_until = 0;
+        let mut functions = found.sorted.iter().peekable();
+        while let Some(&function) = functions.next() {
+            while functions
+                .next_if(|next| next.begin == function.begin)
+                .is_some()
+            {
+                stats.overlapping_functions += 1;
+            }
+            stubs.fill(&mut described_until, function.begin, put);
+            if described_until != 0 && function.begin - described_until >= PADDING_BELOW {
+                put(described_until, NONE);
+            }
+            let end = match functions.peek() {
+                Some(next) if next.begin < function.end => {
+                    stats.overlapping_functions += 1;
+                    next.begin
+                }
+                _ => function.end,
+            };
+            rows.read(Function { end, ..function }, stats, put);
+            described_until = end;
+        }
+        stubs.fill(&mut described_until, u64::MAX, put);
+        put(described_until, NONE);
+        true
+    }
+}
+
+/// Runs the instructions of one function after the other.
+struct RowReader<'a, 'w, 'e, S: UnwindSection<Reader<'a>>> {
+    walk: &'w Walk<'a, 'e, S>,
+    context: UnwindContext<usize, Storage>,
+    shared: SharedEntries<'a, 'w, S>,
+    translator: Translator<'w, S>,
+}
+
+impl<'a, S: UnwindSection<Reader<'a>>> RowReader<'a, '_, '_, S> {
+    /// Emits the rules of one function. Where its instructions are damaged, the rest of it is unsupported.
+    fn read(
+        &mut self,
+        function: Function,
+        stats: &mut CompileStats,
+        put: &mut impl FnMut(u64, UnwindRule),
+    ) {
+        let Walk { section, bases, .. } = self.walk;
+        let mut next = function.begin;
+        let complete = self.shared.function(function.offset).and_then(|entry| {
+            let shared = entry.cie();
+            let is_signal = shared.is_signal_trampoline();
+            let return_column = shared.return_address_register().0;
+            let mut table = entry.rows(section, bases, &mut self.context).ok()?;
+            while let Some(row) = table.next_row().ok()? {
+                let (begin, end) = (row.start_address(), row.end_address());
+                if begin >= function.end {
+                    break;
+                }
+                if stats.rows_read >= ROWS_MAX {
+                    return None;
+                }
+                // Rows without any byte are overwritten by the next one.
+                if begin < end {
+                    stats.rows_read += 1;
+                    put(
+                        begin,
+                        self.translator.translate(row, is_signal, return_column),
+                    );
+                }
+                next = end;
+            }
+            Some(())
+        });
+        if complete.is_none() {
+            stats.malformed_entries = stats.malformed_entries.saturating_add(1);
+            if next < function.end {
+                put(next, UNSUPPORTED);
+            }
+        }
+    }
+}

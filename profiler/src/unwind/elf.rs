@@ -1,0 +1,300 @@
+//! From the bytes of an ELF file to what unwinding needs of it: the loaded segments, and where the call frame
+//! information lies. Every offset in the file is taken for hostile.
+
+use std::ops::Range;
+
+use gimli::{BaseAddresses, EhFrameHdr};
+use object::LittleEndian as Endian;
+use object::ReadRef;
+use object::elf::{
+    EM_X86_64, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64, SHF_COMPRESSED,
+};
+use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
+
+use super::UnwindError;
+use crate::model::{Avma, FileOffset, Svma};
+
+/// Most `PT_LOAD` segments that are looked at; linkers make four or five.
+const SEGMENTS_MAX: usize = 64;
+/// Most section headers that are looked at; linked files have some dozens.
+const SECTIONS_MAX: usize = 4096;
+/// Largest table of section names that is read; linked files have some hundred bytes.
+const NAMES_BYTES_MAX: u64 = 1 << 20;
+/// The kernel maps whole pages of this size.
+const PAGE_MASK: u64 = 4095;
+
+type Header = FileHeader64<Endian>;
+
+/// A part of the file that is loaded into memory (`PT_LOAD`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where its bytes begin in the file.
+    pub file_offset: FileOffset,
+    /// How many bytes of it the file holds.
+    pub file_bytes: u64,
+    /// Where it begins in memory, before relocation.
+    pub svma: Svma,
+    /// How many bytes it has in memory; those that the file does not hold are zero.
+    pub memory_bytes: u64,
+    /// It is mapped as code.
+    pub executable: bool,
+}
+
+impl Segment {
+    /// A mapping of the file at `offset` shows this segment. The kernel rounds both ends to whole pages.
+    fn covers(&self, offset: u64) -> bool {
+        let begin = self.file_offset.0 & !PAGE_MASK;
+        let end = self.file_offset.0.saturating_add(self.file_bytes);
+        (begin..end).contains(&offset)
+    }
+}
+
+/// What must be subtracted from an address in a process to get the address that the file states, when the file is
+/// mapped at `mapping_begin` from `offset` on. `None`: no segment begins or goes on there.
+///
+/// Neighbouring segments can share a page of the file, so executable ones are asked first.
+pub(crate) fn bias(segments: &[Segment], mapping_begin: Avma, offset: FileOffset) -> Option<u64> {
+    let code = segments.iter().filter(|s| s.executable);
+    let other = segments.iter().filter(|s| !s.executable);
+    let segment = code.chain(other).find(|s| s.covers(offset.0))?;
+    let stated = segment
+        .svma
+        .0
+        .wrapping_sub(segment.file_offset.0)
+        .wrapping_add(offset.0);
+    Some(mapping_begin.0.wrapping_sub(stated))
+}
+
+/// A section's bytes and the address that its own pointers are relative to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Section<'a> {
+    /// The bytes; they may go on behind the section's end when there are no section headers.
+    pub(super) data: &'a [u8],
+    /// Where it would be loaded.
+    pub(super) svma: u64,
+}
+
+/// An x86-64 ELF file, as unwinding sees it.
+#[derive(Debug)]
+pub(super) struct ElfView<'a> {
+    /// Segments in the order of the program headers.
+    pub(super) segments: Vec<Segment>,
+    /// `.eh_frame`, found by its section header, else through `PT_GNU_EH_FRAME`.
+    pub(super) eh_frame: Option<Section<'a>>,
+    /// `.debug_frame`, not compressed.
+    pub(super) debug_frame: Option<Section<'a>>,
+    /// Sections of jump stubs by name, for linkers that write no call frame information for them.
+    pub(super) plt: Vec<Plt>,
+}
+
+/// A section of jump stubs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plt {
+    /// Where its stubs lie.
+    pub(super) range: Range<u64>,
+    /// It is `.plt`, whose stubs push a number before they jump; the others only jump.
+    pub(super) is_lazy: bool,
+}
+
+impl<'a> ElfView<'a> {
+    /// Reads the headers, and of the rest only the sections of interest. Bytes in memory must begin at an address that
+    /// 8 divides, as those of a `Vec` do.
+    pub(super) fn parse<R: ReadRef<'a>>(data: R) -> Result<Self, UnwindError> {
+        match data.read_bytes_at(0, 6) {
+            Ok([0x7f, b'E', b'L', b'F', 2, 1]) => {}
+            Ok(&[0x7f, b'E', b'L', b'F', class, order]) => {
+                return Err(UnwindError::Layout { class, data: order });
+            }
+            _ => return Err(UnwindError::NotElf),
+        }
+        let malformed = |what| move |_| UnwindError::Malformed { what };
+        let header = Header::parse(data).map_err(malformed("file header"))?;
+        let machine = header.e_machine(Endian);
+        if machine != EM_X86_64 {
+            return Err(UnwindError::Machine { machine });
+        }
+        let programs = header
+            .program_headers(Endian, data)
+            .map_err(malformed("program headers"))?;
+        let segments: Vec<Segment> = programs
+            .iter()
+            .filter(|p| p.p_type(Endian) == PT_LOAD)
+            .take(SEGMENTS_MAX)
+            .map(|p| Segment {
+                file_offset: FileOffset(p.p_offset(Endian)),
+                file_bytes: p.p_filesz(Endian),
+                svma: Svma(p.p_vaddr(Endian)),
+                memory_bytes: p.p_memsz(Endian),
+                executable: p.p_flags(Endian) & PF_X != 0,
+            })
+            .collect();
+        if !segments.iter().any(|s| s.executable) {
+            return Err(UnwindError::NoCode);
+        }
+        let mut view = Self {
+            segments,
+            eh_frame: None,
+            debug_frame: None,
+            plt: Vec::new(),
+        };
+        view.find_sections(header, data);
+        if view.eh_frame.is_none() {
+            view.eh_frame = programs
+                .iter()
+                .find(|p| p.p_type(Endian) == PT_GNU_EH_FRAME)
+                .and_then(|p| view.eh_frame_behind(p, data));
+        }
+        Ok(view)
+    }
+
+    /// Addresses at which the file has code.
+    pub(super) fn code_ranges(&self) -> Vec<Range<u64>> {
+        let code = self.segments.iter().filter(|s| s.executable);
+        code.map(|s| s.svma.0..s.svma.0.saturating_add(s.memory_bytes))
+            .collect()
+    }
+
+    /// Looks through the section headers. Damaged or missing ones leave everything as it is.
+    fn find_sections<R: ReadRef<'a>>(&mut self, header: &Header, data: R) {
+        let Ok(sections) = header.section_headers(Endian, data) else {
+            return;
+        };
+        let strings = header.section_strings_index(Endian, data).ok();
+        let Some(names) = strings
+            .and_then(|index| sections.get(index.0))
+            .filter(|section| section.sh_size(Endian) <= NAMES_BYTES_MAX)
+            .and_then(|section| section.data(Endian, data).ok())
+        else {
+            return;
+        };
+        for section in sections.iter().take(SECTIONS_MAX) {
+            // Comparing a prefix costs the same whatever the file says.
+            let Some(name) = names.get(section.sh_name(Endian) as usize..) else {
+                continue;
+            };
+            let is_compressed = section.sh_flags(Endian) & u64::from(SHF_COMPRESSED) != 0;
+            let svma = section.sh_addr(Endian);
+            let bytes = || {
+                section
+                    .data(Endian, data)
+                    .ok()
+                    .filter(|d| !d.is_empty() && !is_compressed)
+            };
+            let stubs = |is_lazy| Plt {
+                range: svma..svma.saturating_add(section.sh_size(Endian)),
+                is_lazy,
+            };
+            if name.starts_with(b".eh_frame\0") {
+                self.eh_frame = self
+                    .eh_frame
+                    .or_else(|| bytes().map(|data| Section { data, svma }));
+            } else if name.starts_with(b".debug_frame\0") {
+                self.debug_frame = self
+                    .debug_frame
+                    .or_else(|| bytes().map(|data| Section { data, svma }));
+            } else if name.starts_with(b".plt\0") {
+                self.plt.push(stubs(true));
+            } else if name.starts_with(b".plt.sec\0") || name.starts_with(b".plt.got\0") {
+                self.plt.push(stubs(false));
+            }
+        }
+    }
+
+    /// Follows `.eh_frame_hdr` to `.eh_frame`. Its size is not written anywhere, so it ends with its segment; readers
+    /// stop earlier, at the entry of length zero.
+    fn eh_frame_behind<R: ReadRef<'a>>(
+        &self,
+        header: &ProgramHeader64<Endian>,
+        data: R,
+    ) -> Option<Section<'a>> {
+        let table = header.data(Endian, data).ok()?;
+        let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(Endian));
+        let parsed = EhFrameHdr::new(table, gimli::LittleEndian)
+            .parse(&bases, 8)
+            .ok()?;
+        let svma = parsed.eh_frame_ptr().direct().ok()?;
+        let in_segment = |s: &&Segment| svma >= s.svma.0 && svma - s.svma.0 < s.file_bytes;
+        let segment = self.segments.iter().find(in_segment)?;
+        let begin = segment.file_offset.0.checked_add(svma - segment.svma.0)?;
+        let end = segment
+            .file_offset
+            .0
+            .checked_add(segment.file_bytes)?
+            .min(data.len().ok()?);
+        let data = data.read_bytes_at(begin, end.checked_sub(begin)?).ok()?;
+        Some(Section { data, svma })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(offset: u64, svma: u64, bytes: u64, executable: bool) -> Segment {
+        Segment {
+            file_offset: FileOffset(offset),
+            file_bytes: bytes,
+            svma: Svma(svma),
+            memory_bytes: bytes,
+            executable,
+        }
+    }
+
+    /// Segments as lld lays them out: code begins inside the page in which the constants end.
+    fn packed() -> Vec<Segment> {
+        vec![
+            segment(0, 0, 0x1234, false),
+            segment(0x1240, 0x2240, 0x3000, true),
+            segment(0x4240, 0x6240, 0x800, false),
+        ]
+    }
+
+    #[test]
+    fn a_mapping_begins_at_the_page_that_holds_the_segments_first_byte() {
+        let bias = bias(&packed(), Avma(0x7f00_0000_2000), FileOffset(0x1000));
+        assert_eq!(bias, Some(0x7f00_0000_0000));
+    }
+
+    #[test]
+    fn a_mapping_that_was_split_begins_inside_its_segment() {
+        let bias = bias(&packed(), Avma(0x7f00_0000_4000), FileOffset(0x3000));
+        assert_eq!(bias, Some(0x7f00_0000_0000));
+    }
+
+    #[test]
+    fn a_program_linked_to_fixed_addresses_has_no_bias() {
+        let fixed = [
+            segment(0, 0x40_0000, 0x500, false),
+            segment(0x1000, 0x40_1000, 0x99, true),
+        ];
+        assert_eq!(bias(&fixed, Avma(0x40_1000), FileOffset(0x1000)), Some(0));
+    }
+
+    #[test]
+    fn an_offset_behind_all_segments_has_no_bias() {
+        assert_eq!(
+            bias(&packed(), Avma(0x7f00_0000_0000), FileOffset(0x9000)),
+            None
+        );
+    }
+
+    #[test]
+    fn other_files_are_refused_by_name() {
+        let refused = |bytes: &[u8]| ElfView::parse(bytes).map(|_| ());
+        assert_eq!(refused(b"#!/bin/sh"), Err(UnwindError::NotElf));
+        assert_eq!(
+            refused(b"\x7fELF\x01\x01"),
+            Err(UnwindError::Layout { class: 1, data: 1 })
+        );
+        let mut arm = vec![0u8; 64];
+        arm[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        assert!(matches!(
+            refused(&arm[..40]),
+            Err(UnwindError::Malformed { .. })
+        ));
+        arm[18] = 183;
+        assert_eq!(refused(&arm), Err(UnwindError::Machine { machine: 183 }));
+        arm[18] = 62;
+        assert_eq!(refused(&arm), Err(UnwindError::NoCode));
+    }
+}

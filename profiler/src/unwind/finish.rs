@@ -1,0 +1,242 @@
+//! Finishes in user space a walk that the kernel side had to stop, because it met a file whose table was not there
+//! yet. Steps are the same as the kernel's, but memory is what the sample carries: a copy of the stack.
+
+use profiler_common::sample::NATIVE_FRAMES_MAX;
+use profiler_common::trampoline::{CALL_OFFSET, caller_rule, leaf_rule, sigreturn_rule};
+use profiler_common::unwind_row::{SAVED_REGISTERS, SAVED_UNKNOWN, UnwindRule, bp, cfa};
+
+use crate::model::{Avma, CodeAddress, SavedRegister, StackCopy, StackEnd};
+
+/// Bytes of [`CodeBytes`] that lie before the instruction pointer.
+pub const CODE_BEFORE: usize = 8;
+/// Code around an instruction pointer: [`CODE_BEFORE`] bytes before it, 16 from it on. What could not be read is 0.
+pub type CodeBytes = [u8; 24];
+
+/// Where in the `ucontext` a signal frame's registers are, from its own stack pointer on (struct `sigcontext`,
+/// arch/x86/include/uapi/asm/sigcontext.h, which begins 40 bytes into `struct ucontext`).
+mod context {
+    pub(super) const RBP: u64 = 120;
+    pub(super) const RSP: u64 = 160;
+    pub(super) const RIP: u64 = 168;
+    /// `rbx, r12, r13, r14, r15`
+    pub(super) const SAVED: [u64; 5] = [128, 72, 80, 88, 96];
+}
+
+/// The caller's answer: what is known of the code that a frame executes.
+#[derive(Clone, Copy, Debug)]
+pub enum RuleLookup {
+    /// A file's table has this rule.
+    Rule(UnwindRule),
+    /// Executable memory of no file: perhaps a trampoline. The bytes are those around the frame's instruction pointer
+    /// (for a [`CodeAddress::Caller`]: its return address), all 0 when they cannot be read.
+    Anonymous(CodeBytes),
+    /// A file that has no rule there.
+    NoRule,
+    /// A file whose table is still being made.
+    NotYet,
+    /// No mapping of the process is known there.
+    NoMapping,
+}
+
+/// The registers of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// Instruction pointer.
+    pub ip: Avma,
+    /// `rsp`
+    pub sp: u64,
+    /// `rbp`
+    pub bp: u64,
+    /// `rbx, r12, r13, r14, r15`
+    pub saved: [SavedRegister; 5],
+    /// The frame was interrupted: `ip` is where it goes on, not a return address.
+    pub is_leaf: bool,
+}
+
+impl Registers {
+    /// The frame's place in code.
+    const fn address(&self) -> CodeAddress {
+        if self.is_leaf {
+            CodeAddress::Leaf(self.ip)
+        } else {
+            CodeAddress::Caller(self.ip)
+        }
+    }
+}
+
+/// Goes on where the kernel side stopped, and appends the callers of the frame at `copy.ip` to `frames`, innermost
+/// first. That frame itself is in `frames` already: the kernel side writes a frame's address before it looks for its
+/// rule. `frames` never gets longer than [`NATIVE_FRAMES_MAX`].
+///
+/// `rule_at` says what is known of a frame's code; look up `address.lookup()`. `trampoline` recognises code of no file
+/// by its bytes; the second argument is true for an interrupted frame. Pass [`trampoline_rule`].
+///
+/// An end that names an address names the frame's instruction pointer, as the kernel side does.
+///
+/// No system call, no allocation but for the growth of `frames`.
+pub fn finish(
+    copy: &StackCopy<'_>,
+    frames: &mut Vec<CodeAddress>,
+    mut rule_at: impl FnMut(CodeAddress) -> RuleLookup,
+    trampoline: impl Fn(&CodeBytes, bool) -> Option<UnwindRule>,
+) -> StackEnd {
+    let stack = Stack {
+        begin: copy.sp,
+        bytes: copy.stack,
+    };
+    let mut registers = Registers {
+        ip: copy.ip,
+        sp: copy.sp,
+        bp: copy.bp,
+        saved: copy.saved,
+        is_leaf: copy.is_leaf,
+    };
+    loop {
+        let at = registers.ip;
+        let rule = match rule_at(registers.address()) {
+            RuleLookup::Rule(rule) => rule,
+            RuleLookup::Anonymous(bytes) => match trampoline(&bytes, registers.is_leaf) {
+                Some(rule) => rule,
+                None => return StackEnd::UnknownJit(at),
+            },
+            RuleLookup::NoRule => return StackEnd::NoRule(at),
+            RuleLookup::NotYet | RuleLookup::NoMapping => return StackEnd::NoMapping(at),
+        };
+        registers = match step(&registers, &rule, &stack) {
+            Ok(caller) => caller,
+            Err(end) => return end,
+        };
+        if frames.len() >= NATIVE_FRAMES_MAX {
+            return StackEnd::DepthLimit;
+        }
+        frames.push(registers.address());
+    }
+}
+
+/// Recognises CPython's trampolines and the C library's signal restorer by their bytes.
+pub fn trampoline_rule(around_ip: &CodeBytes, is_leaf: bool) -> Option<UnwindRule> {
+    let word = |at: usize| {
+        around_ip
+            .get(at..)?
+            .first_chunk()
+            .map(|bytes| u64::from_le_bytes(*bytes))
+    };
+    let at_ip = word(CODE_BEFORE)?;
+    let by_place = if is_leaf {
+        leaf_rule(at_ip, word(0)?)
+    } else {
+        caller_rule(word(CODE_BEFORE - CALL_OFFSET as usize)?)
+    };
+    by_place.or_else(|| sigreturn_rule(at_ip))
+}
+
+/// The part of the target's memory that is known.
+struct Stack<'a> {
+    begin: u64,
+    bytes: &'a [u8],
+}
+
+impl Stack<'_> {
+    /// The word at `address`, when all of it was copied.
+    fn word(&self, address: u64) -> Option<u64> {
+        let offset = usize::try_from(address.checked_sub(self.begin)?).ok()?;
+        Some(u64::from_le_bytes(
+            *self.bytes.get(offset..)?.first_chunk()?,
+        ))
+    }
+}
+
+/// From a frame to its caller, or why there is none.
+fn step(frame: &Registers, rule: &UnwindRule, stack: &Stack<'_>) -> Result<Registers, StackEnd> {
+    let at = frame.ip;
+    let read = |address| stack.word(address).ok_or(StackEnd::ReadFault(at));
+    let cfa = match rule.cfa {
+        cfa::RSP => frame.sp.wrapping_add_signed(i64::from(rule.cfa_off)),
+        cfa::RBP => frame.bp.wrapping_add_signed(i64::from(rule.cfa_off)),
+        cfa::PLT => frame
+            .sp
+            .wrapping_add(if frame.ip.0 & 15 >= rule.cfa_off as u64 {
+                16
+            } else {
+                8
+            }),
+        cfa::DEREF_RSP => deref(frame.sp, rule.cfa_off, read)?,
+        cfa::DEREF_RBP => deref(frame.bp, rule.cfa_off, read)?,
+        cfa::REG => {
+            // Only callee-saved registers are known here, also when the frame was interrupted.
+            let index = SAVED_REGISTERS
+                .iter()
+                .position(|&register| register == rule.reg);
+            let base = match index.map(|index| frame.saved[index]) {
+                Some(SavedRegister::Value(value)) => value,
+                Some(SavedRegister::At(address)) => read(address)?,
+                Some(SavedRegister::Unknown) | None => return Err(StackEnd::Unsupported(at)),
+            };
+            base.wrapping_add_signed(i64::from(rule.cfa_off))
+        }
+        cfa::SIGNAL => return interrupted(frame.sp, read),
+        cfa::END => return Err(StackEnd::Root),
+        cfa::NONE => return Err(StackEnd::NoRule(at)),
+        _ => return Err(StackEnd::Unsupported(at)),
+    };
+    if cfa <= frame.sp || cfa % 8 != 0 {
+        return Err(StackEnd::NotUp(at));
+    }
+    let ip = read(cfa.wrapping_sub(8))?;
+    if ip == 0 {
+        return Err(StackEnd::ZeroReturnAddress);
+    }
+    let offset = i64::from(rule.bp_off);
+    let caller_bp = match rule.bp {
+        bp::AT_CFA => read(cfa.wrapping_add_signed(offset))?,
+        bp::AT_RBP => read(frame.bp.wrapping_add_signed(offset))?,
+        _ => frame.bp,
+    };
+    let mut saved = frame.saved;
+    for (register, &byte) in saved.iter_mut().zip(&rule.saved) {
+        match byte {
+            0 => {}
+            SAVED_UNKNOWN => *register = SavedRegister::Unknown,
+            words => *register = SavedRegister::At(cfa.wrapping_sub(8 * u64::from(words))),
+        }
+    }
+    Ok(Registers {
+        ip: Avma(ip),
+        sp: cfa,
+        bp: caller_bp,
+        saved,
+        is_leaf: false,
+    })
+}
+
+/// `*(base + low16(offsets)) + high16(offsets)`
+fn deref(
+    base: u64,
+    offsets: i32,
+    read: impl Fn(u64) -> Result<u64, StackEnd>,
+) -> Result<u64, StackEnd> {
+    let word = read(base.wrapping_add_signed(i64::from(offsets as i16)))?;
+    Ok(word.wrapping_add_signed(i64::from(offsets >> 16)))
+}
+
+/// The frame that a signal interrupted. Its stack may be another one (`sigaltstack`), so it may lie anywhere.
+fn interrupted(
+    sp: u64,
+    read: impl Fn(u64) -> Result<u64, StackEnd>,
+) -> Result<Registers, StackEnd> {
+    let ip = read(sp.wrapping_add(context::RIP))?;
+    if ip == 0 {
+        return Err(StackEnd::ZeroReturnAddress);
+    }
+    Ok(Registers {
+        ip: Avma(ip),
+        sp: read(sp.wrapping_add(context::RSP))?,
+        bp: read(sp.wrapping_add(context::RBP))?,
+        saved: context::SAVED.map(|offset| SavedRegister::At(sp.wrapping_add(offset))),
+        is_leaf: true,
+    })
+}
+
+#[cfg(test)]
+#[path = "finish_tests.rs"]
+mod tests;

@@ -1,0 +1,117 @@
+//! Finds real libraries on this machine.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// Libraries of the system that every Python process maps.
+const SYSTEM: [&str; 5] = [
+    "libc.so.6",
+    "libcrypto.so.3",
+    "libm.so.6",
+    "ld-linux-x86-64.so.2",
+    "libstdc++.so.6",
+];
+/// Where distributions keep them.
+const SYSTEM_FOLDERS: [&str; 4] = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
+
+/// What was found, and what was looked for in vain.
+#[derive(Default)]
+pub struct Libraries {
+    /// Existing files, each one once.
+    pub paths: Vec<PathBuf>,
+    /// Sentences for the reader of the test's output.
+    pub skipped: Vec<String>,
+}
+
+impl Libraries {
+    /// Looks in the usual places, in pyenv's and in `PYPROF_TEST_LIBS`.
+    pub fn find() -> Self {
+        let mut skipped = Vec::new();
+        let mut found = BTreeSet::new();
+        for name in SYSTEM {
+            match system(name) {
+                Some(path) => _ = found.insert(path),
+                None => skipped.push(format!("{name}: in none of {SYSTEM_FOLDERS:?}")),
+            }
+        }
+        let versions = pyenv_versions();
+        let count = found.len();
+        for version in &versions {
+            found.extend(files(&version.join("lib"), is_libpython));
+        }
+        if found.len() == count {
+            skipped.push("libpython: no shared library in pyenv's versions".to_owned());
+        }
+        let count = found.len();
+        for python in versions.iter().map(|version| version.join("bin/python3")) {
+            if let Some(folder) = numpy(&python) {
+                found.extend(files(&folder.join("_core"), |_| true));
+                found.extend(files(&folder.join("core"), |_| true));
+                found.extend(files(&folder.with_extension("libs"), |_| true));
+            }
+        }
+        if found.len() == count {
+            skipped.push(format!(
+                "numpy: not installed in any of {} Pythons of pyenv",
+                versions.len()
+            ));
+        }
+        if let Some(paths) = env::var_os("PYPROF_TEST_LIBS") {
+            found.extend(env::split_paths(&paths).filter_map(|path| path.canonicalize().ok()));
+        }
+        Self {
+            paths: found.into_iter().collect(),
+            skipped,
+        }
+    }
+}
+
+/// The system's copy of a library.
+pub fn system(name: &str) -> Option<PathBuf> {
+    SYSTEM_FOLDERS
+        .iter()
+        .find_map(|folder| Path::new(folder).join(name).canonicalize().ok())
+}
+
+fn pyenv_versions() -> Vec<PathBuf> {
+    let root = env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let Some(root) = root.or_else(|| env::home_dir().map(|home| home.join(".pyenv"))) else {
+        return Vec::new();
+    };
+    let entries = fs::read_dir(root.join("versions"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// `libpython3.so` without a number is a forwarder that has no code.
+fn is_libpython(name: &str) -> bool {
+    name.strip_prefix("libpython3.")
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// The folder of the numpy that a Python would import.
+fn numpy(python: &Path) -> Option<PathBuf> {
+    let output = Command::new(python)
+        .args(["-c", "import numpy; print(numpy.__path__[0])"])
+        .output()
+        .ok()?;
+    let path = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| PathBuf::from(path.trim()))
+}
+
+/// Shared libraries in a folder, links resolved.
+fn files(folder: &Path, accept: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let wanted = entries.filter(|entry| {
+        let name = entry.file_name();
+        name.to_str()
+            .is_some_and(|name| name.contains(".so") && accept(name))
+    });
+    wanted
+        .filter_map(|entry| entry.path().canonicalize().ok())
+        .collect()
+}
