@@ -20,7 +20,7 @@ use super::{
 use crate::{
     model::Pid,
     privilege::{self, Facts, Wish},
-    process::launch::Launched,
+    process::launch::{Launched, sudo_caller},
     session::{Progress, RecordSettings, Recording, StopReason},
 };
 
@@ -47,7 +47,8 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
 fn check_privileges(target: &Target) -> Result<(), privilege::Obstacle> {
     let target_uid = match target {
         Target::Pid(pid) => privilege::user_of(*pid),
-        Target::Command(_) => None,
+        // It will run as the user who called sudo, or as ourselves.
+        Target::Command(_) => sudo_caller().map(|(uid, _)| uid),
     };
     privilege::check(&Facts::read(), Wish { target_uid }, &command_line())
 }

@@ -70,7 +70,7 @@ pub enum LaunchError {
         program: String,
     },
     /// It is there, but cannot be run.
-    #[error("cannot run {program:?}{}", sudo_hint())]
+    #[error("cannot run {program:?}: {source}{}", sudo_hint())]
     NotExecutable {
         /// The command's first word.
         program: String,
