@@ -198,9 +198,14 @@ fn without_privileges(setpriv: &[&str], words: &[&str], dir: &Path) -> Option<Ou
         println!("skipped: only root can take its privileges away");
         return None;
     }
-    // A copy, as another user may not look into the directory it was built in.
+    // A copy, as another user may not look into the directory it was built in. By `cp`, because a program cannot be
+    // run while it is open for writing, and what this process has open another test's child may have for a moment.
     let program = dir.join("pyprof-bpf");
-    std::fs::copy(env!("CARGO_BIN_EXE_pyprof-bpf"), &program).unwrap();
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_pyprof-bpf"))
+        .arg(&program)
+        .status();
+    assert!(copied.unwrap().success());
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).unwrap();
     cleaned(Command::new("setpriv"))
         .args(setpriv)
