@@ -1,5 +1,13 @@
 //! From addresses to names.
 
+mod diagnosis;
+mod kernel;
+mod module;
+
+pub use diagnosis::{MapState, NameFacts, diagnose};
+pub use kernel::KernelSymbols;
+pub use module::{Module, ModuleKind};
+
 /// Why Python functions have, or do not have, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameDiagnosis {
