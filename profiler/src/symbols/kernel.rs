@@ -16,7 +16,7 @@ const SYMBOLS_MAX: usize = 1 << 20;
 /// No function is this long: an address further behind the nearest symbol belongs to nothing that has a name.
 const FUNCTION_BYTES_MAX: u64 = 1 << 20;
 
-/// The running kernel's functions by address. About 3 MiB for 100,000.
+/// The running kernel's functions by address. About 5 MiB for 120,000.
 #[derive(Debug, Default)]
 pub struct KernelSymbols {
     /// Sorted by address.

@@ -4,13 +4,13 @@ mod diagnosis;
 mod kernel;
 mod module;
 mod native;
-mod native_worker;
+mod native_thread;
 mod symbol_file;
 
 pub use diagnosis::{MapState, NameFacts, diagnose};
 pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
-pub use native::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
+pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
 
 /// Why Python functions have, or do not have, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,180 +1,276 @@
-//! Names of compiled code, found on a thread of their own. The only file that knows the symbolizer library.
+//! From an offset in a file to the functions there. The only file that knows the symbolizer library (blazesym).
 //!
-//! The library's symbolizer cannot move between threads and never forgets by itself: here it is born, used and emptied
-//! on one thread that is spoken to through two bounded channels. What it parses is a copy of a module's symbol tables
+//! Its symbolizer cannot move between threads and never forgets by itself: it lives on the thread of
+//! [`super::native_thread`] and is emptied here. What it parses is a copy of a module's symbol tables
 //! ([`super::symbol_file`]), not the module.
-//!
-//! # What it costs
-//!
-//! Naming 300 addresses of CPython 3.12's libpython (30 MB, of which 25 MB are debug information), release build:
-//!
-//! | | time | resident memory |
-//! |---|---|---|
-//! | symbol tables | 2 to 14 ms | + 1.6 MB |
-//! | and debug information: inlined calls, files, lines | 55 ms | + 35 MB |
-//!
-//! So debug information is read only within a budget for all modules together ([`NativeOptions::debug_bytes_max`]):
-//! extension modules get inlined calls and lines, the interpreter gets names.
 
 use std::{
-    collections::VecDeque,
+    collections::HashMap,
     fs::File,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
-    },
-    thread,
-    time::{Duration, Instant},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::Arc,
 };
 
-use crate::model::{FileOffset, Location, LocationId};
+use blazesym::symbolize::{
+    CodeInfo, Input, Sym, Symbolized, Symbolizer,
+    evict::{self, Evict},
+    source::{self, Source},
+};
 
-use super::{Module, native_worker::Worker};
+use crate::{
+    model::{FileOffset, Frame, FrameKind, Location, LocationId, ResolveMiss},
+    process::FileIdentity,
+};
 
-/// Batches of requests that wait at most.
-const REQUEST_BATCHES: usize = 64;
+use super::{
+    KernelSymbols, Module,
+    native_thread::{NativeOptions, Place, Request},
+    symbol_file::SymbolFile,
+};
 
-/// Batches of answers that wait at most; the thread then waits for [`NativeSymbolizer::try_answers`].
-const ANSWER_BATCHES: usize = 64;
+/// Modules whose symbols are kept at a time. Each has two open files.
+const MODULES_MAX: usize = 128;
 
-/// Requests in a batch. An answer to one is some 200 bytes.
-const BATCH_LEN: usize = 256;
+/// Bytes of symbols that are kept at a time, one module's more at most. Only what is looked at is resident memory.
+const SYMBOL_BYTES_MAX: u64 = 96 << 20;
 
-/// The library's parsers and demanglers recurse, if boundedly.
-const STACK_BYTES: usize = 8 << 20;
+/// Frames of one place: a function, and calls inlined into it. Compilers stop far below; a hostile file need not.
+const FRAMES_MAX: usize = 64;
 
-/// How much to find out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NativeOptions {
-    /// Debug information that is read, in bytes of all modules together, the first ones asked for first. Memory grows by
-    /// about 1.5 times that. Default 8 MiB; 0: names only.
-    pub debug_bytes_max: u64,
+type PlaceInFile = (LocationId, FileOffset);
+
+/// The symbolizer with everything that it has loaded.
+pub(super) struct Worker {
+    symbolizer: Symbolizer,
+    modules: HashMap<FileIdentity, Loaded>,
+    debug_bytes_left: u64,
+    kernel: Kernel,
+    /// Counts lookups in modules: which one was used last.
+    now: u64,
 }
 
-impl Default for NativeOptions {
-    fn default() -> Self {
+struct Loaded {
+    /// `None`: cannot be symbolized. Kept, so that it is not tried again and again.
+    symbols: Option<SymbolFile>,
+    used: u64,
+}
+
+enum Kernel {
+    Unread(Option<File>),
+    Read(KernelSymbols),
+}
+
+impl Worker {
+    pub(super) fn new(options: NativeOptions, kallsyms: Option<File>) -> Self {
         Self {
-            debug_bytes_max: 8 << 20,
+            symbolizer: symbolizer(),
+            modules: HashMap::new(),
+            debug_bytes_left: options.debug_bytes_max,
+            kernel: Kernel::Unread(kallsyms),
+            now: 0,
         }
     }
-}
 
-/// A place in code, on its way to a name.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Comes back with the answer.
-    pub id: LocationId,
-    /// What to look up.
-    pub place: Place,
-}
-
-/// Where code lies.
-#[derive(Clone, Debug)]
-pub enum Place {
-    /// In a file. For a caller's frame, inside the call (see [`crate::model::CodeAddress::lookup`]).
-    Module(Arc<Module>, FileOffset),
-    /// At an address of the kernel.
-    Kernel(u64),
-}
-
-/// What was not named before time ran out.
-#[derive(Debug, Default)]
-pub struct Finished {
-    /// The answers that had not been taken yet.
-    pub answers: Vec<(LocationId, Location)>,
-    /// Requests without an answer.
-    pub unanswered: usize,
-}
-
-/// Names addresses on its own thread. Every request gets one answer, in no particular order.
-#[derive(Debug)]
-pub struct NativeSymbolizer {
-    requests: SyncSender<Vec<Request>>,
-    answers: Receiver<Vec<(LocationId, Location)>>,
-    pending: Arc<AtomicUsize>,
-}
-
-impl NativeSymbolizer {
-    /// Starts the thread, and opens the kernel's symbols with the privileges of this moment. Fails if there can be no
-    /// more threads.
-    pub fn start(options: NativeOptions) -> io::Result<Self> {
-        let (requests, incoming) = sync_channel::<Vec<Request>>(REQUEST_BATCHES);
-        let (outgoing, answers) = sync_channel(ANSWER_BATCHES);
-        let pending = Arc::new(AtomicUsize::new(0));
-        let kallsyms = File::open("/proc/kallsyms").ok();
-        let thread = thread::Builder::new()
-            .name("symbols".to_owned())
-            .stack_size(STACK_BYTES);
-        thread.spawn(move || {
-            let mut worker = Worker::new(options, kallsyms);
-            for batch in incoming {
-                if outgoing.send(worker.answer(batch)).is_err() {
-                    return;
+    /// One answer for each request.
+    pub(super) fn answer(&mut self, batch: Vec<Request>) -> Vec<(LocationId, Location)> {
+        let mut answers = Vec::with_capacity(batch.len());
+        let mut by_module: HashMap<FileIdentity, (Arc<Module>, Vec<PlaceInFile>)> = HashMap::new();
+        for Request { id, place } in batch {
+            match place {
+                Place::Kernel(address) => answers.push((id, self.kernel.symbols().locate(address))),
+                Place::Module(module, at) => {
+                    let places = by_module
+                        .entry(module.identity)
+                        .or_insert_with(|| (module, Vec::new()));
+                    places.1.push((id, at));
                 }
             }
-        })?;
-        Ok(Self {
-            requests,
-            answers,
-            pending,
-        })
+        }
+        for (module, places) in by_module.into_values() {
+            self.answer_module(&module, &places, &mut answers);
+        }
+        answers
     }
 
-    /// Hands places over, never waiting. Gives back what there was no room for: ask again later.
-    pub fn request(&self, batch: Vec<Request>) -> Vec<Request> {
-        let mut rest = VecDeque::from(batch);
-        while !rest.is_empty() {
-            let piece: Vec<_> = rest.drain(..rest.len().min(BATCH_LEN)).collect();
-            let length = piece.len();
-            self.pending.fetch_add(length, Ordering::Relaxed);
-            if let Err(refused) = self.requests.try_send(piece) {
-                self.pending.fetch_sub(length, Ordering::Relaxed);
-                let (TrySendError::Full(piece) | TrySendError::Disconnected(piece)) = refused;
-                for request in piece.into_iter().rev() {
-                    rest.push_front(request);
+    fn answer_module(
+        &mut self,
+        module: &Module,
+        places: &[PlaceInFile],
+        answers: &mut Vec<(LocationId, Location)>,
+    ) {
+        self.load(module);
+        let miss = |(id, at): PlaceInFile| (id, unnamed(module, at.0, ResolveMiss::FileUnreadable));
+        let Some(symbols) = self
+            .modules
+            .get(&module.identity)
+            .and_then(|loaded| loaded.symbols.as_ref())
+        else {
+            answers.extend(places.iter().copied().map(miss));
+            return;
+        };
+        // An offset that is not loaded cannot be code: looked up where no function is.
+        let addresses: Vec<u64> = places
+            .iter()
+            .map(|&(_, at)| symbols.svma_of(at).map_or(u64::MAX, |svma| svma.0))
+            .collect();
+        let mut elf = source::Elf::new(symbols.path());
+        elf.debug_syms = symbols.debug_bytes > 0;
+        let source = Source::Elf(elf);
+
+        // The file is hostile. A panic leaves a symbolizer that cannot be trusted, and a module that is not tried again.
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            let found = self
+                .symbolizer
+                .symbolize(&source, Input::VirtOffset(&addresses))
+                .ok()?;
+            Some(
+                found
+                    .iter()
+                    .map(|symbolized| named(module, symbolized))
+                    .collect::<Vec<_>>(),
+            )
+        }));
+        match found {
+            Ok(Some(found)) if found.len() == places.len() => {
+                for ((&(id, at), &address), location) in places.iter().zip(&addresses).zip(found) {
+                    let shown = if address == u64::MAX { at.0 } else { address };
+                    answers.push((
+                        id,
+                        location.unwrap_or_else(|| unnamed(module, shown, ResolveMiss::NoSymbol)),
+                    ));
                 }
-                break;
+            }
+            Ok(_) => answers.extend(places.iter().copied().map(miss)),
+            Err(_panic) => {
+                answers.extend(places.iter().copied().map(miss));
+                self.start_over(module.identity);
             }
         }
-        rest.into()
     }
 
-    /// The answers that are ready, never waiting.
-    pub fn try_answers(&self) -> impl Iterator<Item = (LocationId, Location)> + '_ {
-        self.answers.try_iter().flat_map(|batch| {
-            self.pending.fetch_sub(batch.len(), Ordering::Relaxed);
-            batch
-        })
-    }
-
-    /// Requests that were taken and whose answers were not fetched yet.
-    pub fn pending(&self) -> usize {
-        self.pending.load(Ordering::Relaxed)
-    }
-
-    /// Waits for the remaining answers, but not longer than `patience`; the thread then ends by itself.
-    pub fn finish(self, patience: Duration) -> Finished {
-        let Self {
-            requests,
-            answers,
-            pending,
-        } = self;
-        drop(requests);
-        let until = Instant::now() + patience;
-        let mut finished = Finished::default();
-        let left = || until.saturating_duration_since(Instant::now());
-        while let Ok(batch) = answers.recv_timeout(left()) {
-            finished.answers.extend(batch);
+    /// Makes the symbols of a module ready, if they can be, and forgets those not used for longest.
+    fn load(&mut self, module: &Module) {
+        self.now += 1;
+        let now = self.now;
+        if let Some(loaded) = self.modules.get_mut(&module.identity) {
+            loaded.used = now;
+            return;
         }
-        finished.unanswered = pending
-            .load(Ordering::Relaxed)
-            .saturating_sub(finished.answers.len());
-        finished
+        while self.modules.len() >= MODULES_MAX || self.symbol_bytes() > SYMBOL_BYTES_MAX {
+            self.evict_oldest();
+        }
+        let symbols = SymbolFile::of(module, self.debug_bytes_left).ok();
+        let debug_bytes = symbols.as_ref().map_or(0, |symbols| symbols.debug_bytes);
+        self.debug_bytes_left = self.debug_bytes_left.saturating_sub(debug_bytes);
+        self.modules
+            .insert(module.identity, Loaded { symbols, used: now });
+    }
+
+    fn symbol_bytes(&self) -> u64 {
+        self.modules
+            .values()
+            .filter_map(|loaded| loaded.symbols.as_ref())
+            .map(|symbols| symbols.bytes)
+            .sum()
+    }
+
+    fn evict_oldest(&mut self) {
+        let oldest = self
+            .modules
+            .iter()
+            .min_by_key(|(_, loaded)| loaded.used)
+            .map(|(&identity, _)| identity);
+        let Some(symbols) = oldest
+            .and_then(|identity| self.modules.remove(&identity))
+            .and_then(|l| l.symbols)
+        else {
+            return;
+        };
+        self.debug_bytes_left = self.debug_bytes_left.saturating_add(symbols.debug_bytes);
+        // Before the copy is closed: its path would lead to another file then.
+        let _best_effort = self
+            .symbolizer
+            .evict(&Evict::Elf(evict::Elf::new(symbols.path())));
+    }
+
+    /// After a panic: a new symbolizer, and nothing more of that module.
+    fn start_over(&mut self, culprit: FileIdentity) {
+        // Its destructor may trip over the same state.
+        std::mem::forget(std::mem::replace(&mut self.symbolizer, symbolizer()));
+        if let Some(loaded) = self.modules.get_mut(&culprit) {
+            loaded.symbols = None;
+        }
     }
 }
 
-#[cfg(test)]
-#[path = "native_tests.rs"]
-mod tests;
+impl Kernel {
+    fn symbols(&mut self) -> &KernelSymbols {
+        if let Self::Unread(kallsyms) = self {
+            let symbols = kallsyms
+                .take()
+                .and_then(|file| KernelSymbols::read(&file).ok());
+            *self = Self::Read(symbols.unwrap_or_default());
+        }
+        match self {
+            Self::Read(symbols) => symbols,
+            Self::Unread(_) => unreachable!("it was read just now"),
+        }
+    }
+}
+
+/// Files are copies that never change, and have no links to others.
+fn symbolizer() -> Symbolizer {
+    let no_directories: Option<[PathBuf; 0]> = Some([]);
+    Symbolizer::builder()
+        .enable_demangling(true)
+        .enable_inlined_fns(true)
+        .enable_code_info(true)
+        .set_debug_dirs(no_directories)
+        .build()
+}
+
+fn named(module: &Module, symbolized: &Symbolized<'_>) -> Option<Location> {
+    let Symbolized::Sym(Sym {
+        name,
+        code_info,
+        inlined,
+        ..
+    }) = symbolized
+    else {
+        return None;
+    };
+    let frame = |name: &str, code: Option<&CodeInfo<'_>>| Frame {
+        kind: module.frame_kind(),
+        name: name.into(),
+        file: code.map(|code| code.to_path().to_string_lossy().into()),
+        line: code.and_then(|code| code.line),
+        module: Some(module.name.clone()),
+        miss: None,
+    };
+    // Calls are given as they nest: the innermost comes last.
+    let calls = inlined
+        .iter()
+        .rev()
+        .take(FRAMES_MAX)
+        .map(|call| frame(&call.name, call.code_info.as_ref()));
+    let mut frames: Vec<Frame> = calls.collect();
+    frames.push(frame(name, code_info.as_deref()));
+    Some(Location { frames })
+}
+
+/// `module+0xaddress`, by the file's own address where it has one: what `addr2line` and `objdump` take.
+fn unnamed(module: &Module, at: u64, miss: ResolveMiss) -> Location {
+    let kind: FrameKind = module.frame_kind();
+    let name = format!("{}+{at:#x}", module.name).into();
+    Location {
+        frames: vec![Frame {
+            kind,
+            name,
+            file: None,
+            line: None,
+            module: Some(module.name.clone()),
+            miss: Some(miss),
+        }],
+    }
+}

@@ -193,7 +193,7 @@ fn a_deleted_program_still_has_names_while_it_runs() {
     let mut child = Command::new(&path)
         .args([
             "--exact",
-            "symbols::native::tests::waits_when_asked",
+            "symbols::native_thread::tests::waits_when_asked",
             "--nocapture",
         ])
         .env("PYPROF_TEST_WAIT", "1")
