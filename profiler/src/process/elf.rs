@@ -23,22 +23,28 @@ const SYMBOL_BYTES: usize = 24;
 /// The headers of an ELF file, with the file to read more from.
 #[derive(Debug)]
 pub struct ElfFile<'f> {
-    file: &'f File,
-    sections: Vec<Section>,
-    segments: Vec<Segment>,
+    pub(super) file: &'f File,
+    pub(super) header: Vec<u8>,
+    pub(super) sections: Vec<Section>,
+    segments: Segments,
     section_names: Vec<u8>,
 }
 
 /// A section header, as far as it matters.
 #[derive(Clone, Copy, Debug)]
-struct Section {
-    name: u32,
-    kind: u32,
-    flags: u64,
-    offset: u64,
-    size: u64,
-    link: u32,
+pub(super) struct Section {
+    pub(super) name: u32,
+    pub(super) kind: u32,
+    pub(super) flags: u64,
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    pub(super) link: u32,
+    pub(super) entry_size: u64,
 }
+
+/// The parts of a file that are loaded into memory.
+#[derive(Clone, Debug, Default)]
+pub struct Segments(Vec<Segment>);
 
 /// A loadable segment.
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +86,8 @@ impl<'f> ElfFile<'f> {
         )?;
         let segments = segments
             .chunks_exact(SEGMENT_BYTES)
-            .filter_map(Segment::load)
-            .collect();
+            .filter_map(Segment::load);
+        let segments = Segments(segments.collect());
         // Files without sections still run: only their segments are needed for that.
         let sections = read(
             file,
@@ -95,6 +101,7 @@ impl<'f> ElfFile<'f> {
             .collect();
         let mut parsed = Self {
             file,
+            header,
             sections,
             segments,
             section_names: Vec::new(),
@@ -105,13 +112,9 @@ impl<'f> ElfFile<'f> {
         Ok(parsed)
     }
 
-    /// The stated address of what lies at an offset in the file, if that is loaded at all.
-    pub fn svma_of(&self, at: FileOffset) -> Option<Svma> {
-        let segment = self
-            .segments
-            .iter()
-            .find(|s| at.0 >= s.offset && at.0 - s.offset < s.file_size)?;
-        Some(Svma(segment.address.wrapping_add(at.0 - segment.offset)))
+    /// The parts of it that are loaded into memory.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
     }
 
     /// Initial content of memory at a stated address, if it comes from the file.
@@ -119,7 +122,7 @@ impl<'f> ElfFile<'f> {
         let inside = |s: &&Segment| {
             at.0 >= s.address && (at.0 - s.address).saturating_add(length) <= s.file_size
         };
-        let segment = self.segments.iter().find(inside)?;
+        let segment = self.segments.0.iter().find(inside)?;
         read(
             self.file,
             segment.offset.checked_add(at.0 - segment.address)?,
@@ -225,7 +228,7 @@ impl<'f> ElfFile<'f> {
         section.size
     }
 
-    fn name(&self, section: &Section) -> &[u8] {
+    pub(super) fn name(&self, section: &Section) -> &[u8] {
         let name = self
             .section_names
             .get(section.name as usize..)
@@ -241,6 +244,17 @@ impl<'f> ElfFile<'f> {
     }
 }
 
+impl Segments {
+    /// The stated address of what lies at an offset in the file, if that is loaded at all.
+    pub fn svma_of(&self, at: FileOffset) -> Option<Svma> {
+        let inside = |segment: &&Segment| {
+            at.0 >= segment.offset && at.0 - segment.offset < segment.file_size
+        };
+        let segment = self.0.iter().find(inside)?;
+        Some(Svma(segment.address.wrapping_add(at.0 - segment.offset)))
+    }
+}
+
 impl Section {
     fn parse(header: &[u8]) -> Self {
         Self {
@@ -250,6 +264,7 @@ impl Section {
             offset: u64_at(header, 24),
             size: u64_at(header, 32),
             link: u32_at(header, 40),
+            entry_size: u64_at(header, 56),
         }
     }
 }
@@ -265,7 +280,7 @@ impl Segment {
 }
 
 /// Reads exactly so much; no memory is taken for what a file does not have.
-fn read(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
+pub(super) fn read(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     let end = offset
         .checked_add(length)
         .ok_or_else(|| invalid("an offset past any file"))?;
@@ -323,7 +338,7 @@ mod tests {
             elf.section_bytes(".rodata", 1 << 20),
         );
         let _ = (
-            elf.svma_of(FileOffset(0x1000)),
+            elf.segments().svma_of(FileOffset(0x1000)),
             elf.read_at(Svma(0x1000), 16),
         );
     }

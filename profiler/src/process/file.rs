@@ -74,14 +74,14 @@ pub enum OpenMappedError {
     },
     /// It is gone: deleted, and `/proc/PID/map_files` may not be used.
     #[error(
-        "{path} is deleted; reading it from the running process needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN"
+        "{path:?} is deleted; reading it from the running process needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN"
     )]
     Deleted {
         /// Its path as mapped.
         path: PathBuf,
     },
     /// Another file is at its path now, and `/proc/PID/map_files` may not be used.
-    #[error("{path} is another file now than the one mapped in pid {pid}")]
+    #[error("{path:?} is another file now than the one mapped in pid {pid}")]
     Replaced {
         /// Its path as mapped.
         path: PathBuf,
@@ -89,13 +89,13 @@ pub enum OpenMappedError {
         pid: Pid,
     },
     /// It is a device, a pipe or the like.
-    #[error("{path} is not a regular file")]
+    #[error("{path:?} is not a regular file")]
     NotRegular {
         /// Its path as mapped.
         path: PathBuf,
     },
     /// It is larger than [`FILE_BYTES_MAX`].
-    #[error("{path} has {size} bytes, more than is read of one file")]
+    #[error("{path:?} has {size} bytes, more than is read of one file")]
     TooLarge {
         /// Its path as mapped.
         path: PathBuf,
@@ -103,7 +103,7 @@ pub enum OpenMappedError {
         size: u64,
     },
     /// Any other refusal of the operating system.
-    #[error("cannot open {path} of pid {pid}: {source}")]
+    #[error("cannot open {path:?} of pid {pid}: {source}")]
     Io {
         /// Its path as mapped.
         path: PathBuf,

@@ -2,6 +2,7 @@
 
 mod command_line;
 mod elf;
+mod elf_extract;
 mod file;
 pub mod launch;
 mod mappings;
@@ -11,7 +12,7 @@ mod status;
 mod target;
 mod vdso;
 
-pub use elf::{ElfFile, SymbolTable};
+pub use elf::{ElfFile, Segments, SymbolTable};
 pub use file::{FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped};
 pub use mappings::{
     MAPPINGS_MAX, Mapping, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,

@@ -1,9 +1,12 @@
 #![expect(clippy::print_stderr, reason = "a skipped test says why")]
 
 use std::{
+    io::Write,
     process::{Child, Command, Stdio},
     time::Duration,
 };
+
+use proptest::prelude::*;
 
 use super::*;
 use crate::process::read_executable_mappings;
@@ -221,4 +224,27 @@ fn a_process_without_python_has_no_version() {
             jitdump: false
         }
     );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_damaged_file_has_no_version_or_some_but_is_never_a_panic(damage in proptest::collection::vec((0_usize..12_000, any::<u8>()), 1..60), cut in 0_usize..20_000) {
+        let mut bytes = crate::process::vdso_image().unwrap_or_default();
+        for (at, byte) in damage {
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
+        }
+        bytes.truncate(cut);
+        let mut file = tempfile::tempfile().expect("temporary file");
+        file.write_all(&bytes).expect("write");
+        let _ = version_in_file(&file, true);
+    }
+
+    #[test]
+    fn any_constants_can_be_searched(constants in proptest::collection::vec(prop_oneof![Just(b"3.12.1".to_vec()), Just(b"\0".to_vec()), Just(b"python3.".to_vec()), proptest::collection::vec(any::<u8>(), 0..8)], 0..40)) {
+        let _ = version_in_constants(&constants.concat());
+    }
 }

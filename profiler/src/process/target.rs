@@ -60,34 +60,37 @@ pub enum TargetError {
     },
     /// It is a thread of a process.
     #[error(
-        "{pid} is a thread of process {process} ({comm}): use {process}, all its threads are profiled"
+        "{pid} is a thread of process {process} ({}): use {process}, all its threads are profiled",
+        comm.escape_debug()
     )]
     Thread {
         /// What was asked for.
         pid: Pid,
         /// The process it belongs to.
         process: Pid,
-        /// The thread's name.
+        /// The thread's name, raw.
         comm: String,
     },
     /// It is part of the kernel.
     #[error(
-        "{pid} ({comm}) is a kernel thread, it runs no Python: choose the pid of a Python process"
+        "{pid} ({}) is a kernel thread, it runs no Python: choose the pid of a Python process",
+        comm.escape_debug()
     )]
     KernelThread {
         /// What was asked for.
         pid: Pid,
-        /// Its name.
+        /// Its name, raw.
         comm: String,
     },
     /// It has exited already.
     #[error(
-        "process {pid} ({comm}) has exited and waits for its parent {parent} to notice: choose a process that runs"
+        "process {pid} ({}) has exited and waits for its parent {parent} to notice: choose a process that runs",
+        comm.escape_debug()
     )]
     Zombie {
         /// What was asked for.
         pid: Pid,
-        /// Its name.
+        /// Its name, raw.
         comm: String,
         /// Its parent.
         parent: Pid,

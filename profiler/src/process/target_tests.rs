@@ -1,4 +1,4 @@
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use super::*;
 
@@ -141,6 +141,19 @@ fn a_kernel_thread_is_recognised() {
 }
 
 #[test]
+fn a_process_that_may_not_be_read_says_whose_it_is() {
+    let refused = File::open("/proc/1/maps")
+        .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    if refused {
+        let message = message(Pid(1));
+        assert!(
+            message.contains("of user 0") && message.contains("CAP_SYS_PTRACE"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn every_refusal_says_what_to_do_next() {
     let pid = Pid(7);
     let comm = || "worker".to_owned();
@@ -178,8 +191,52 @@ fn every_refusal_says_what_to_do_next() {
 }
 
 #[test]
+fn a_name_cannot_write_control_characters_to_the_terminal() {
+    let error = TargetError::KernelThread {
+        pid: Pid(7),
+        comm: "\u{1b}[2J".to_owned(),
+    };
+    assert!(
+        error
+            .to_string()
+            .starts_with("7 (\\u{1b}[2J) is a kernel thread")
+    );
+}
+
+#[test]
 fn arguments_are_split_at_zeros_and_empty_ones_stay() {
     assert_eq!(arguments(b"python\0-c\0\0"), ["python", "-c", ""]);
     assert!(arguments(b"").is_empty());
     assert_eq!(arguments(b"rewritten title"), ["rewritten title"]);
+}
+
+/// Stops the outer program and, by the kernel's rule for a namespace's first process, all that run inside.
+#[test]
+fn a_process_in_a_namespace_of_its_own_knows_itself_by_another_pid() {
+    let inside = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "sleep", "60"])
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(outer) = inside.map(Running) else {
+        return;
+    };
+    let children = format!("/proc/{0}/task/{0}/children", outer.pid());
+    for _ in 0..200 {
+        let child = fs::read_to_string(&children)
+            .unwrap_or_default()
+            .trim()
+            .parse()
+            .ok()
+            .map(Pid);
+        if let Some(target) = child
+            .and_then(|pid| Target::check(pid).ok())
+            .filter(|target| target.comm == "sleep")
+        {
+            assert_eq!(target.ns_pid, 1);
+            assert_ne!(target.pid, Pid(1));
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Not allowed to make a namespace: nothing to test.
 }

@@ -2,6 +2,17 @@
 
 pub mod perf_map;
 pub mod python_name;
+mod diagnosis;
+mod kernel;
+mod module;
+mod native;
+mod native_thread;
+mod symbol_file;
+
+pub use diagnosis::{MapState, NameFacts, diagnose};
+pub use kernel::KernelSymbols;
+pub use module::{Module, ModuleKind};
+pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
 
 /// Why Python functions have, or do not have, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

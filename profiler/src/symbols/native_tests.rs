@@ -1,0 +1,326 @@
+use std::{fs, path::Path, process::Command};
+
+use super::*;
+use crate::{
+    model::{FrameKind, Pid, ResolveMiss},
+    process::{
+        ElfFile, FileIdentity, MappedFile, Mapping, SymbolTable, file_name, open_mapped,
+        read_executable_mappings,
+    },
+    symbols::ModuleKind,
+};
+
+fn module(path: &Path, kind: ModuleKind) -> Arc<Module> {
+    let file = File::open(path).expect("open");
+    let identity = FileIdentity::of(&file).expect("stat");
+    Arc::new(Module::new(
+        MappedFile {
+            file,
+            identity,
+            display_path: path.to_path_buf(),
+        },
+        kind,
+    ))
+}
+
+/// Own mapping that an address lies in, opened.
+fn own_module(address: u64) -> (Arc<Module>, FileOffset) {
+    let pid = Pid(std::process::id());
+    let mappings = read_executable_mappings(pid).expect("maps").mappings;
+    let at = crate::model::Avma(address);
+    let mapping: &Mapping = mappings
+        .iter()
+        .find(|mapping| mapping.contains(at))
+        .expect("mapped");
+    let opened = open_mapped(pid, mapping).expect("opens");
+    (
+        Arc::new(Module::new(opened, ModuleKind::Library)),
+        mapping.file_offset_of(at).expect("a file"),
+    )
+}
+
+fn resolve(options: NativeOptions, places: Vec<Place>) -> Vec<Location> {
+    let symbolizer = NativeSymbolizer::start(options).expect("starts");
+    let requests = places
+        .into_iter()
+        .zip(0..)
+        .map(|(place, id)| Request {
+            id: LocationId(id),
+            place,
+        })
+        .collect();
+    assert!(symbolizer.request(requests).is_empty());
+    let mut finished = symbolizer.finish(Duration::from_mins(1));
+    assert_eq!(finished.unanswered, 0);
+    finished.answers.sort_by_key(|(id, _)| *id);
+    finished
+        .answers
+        .into_iter()
+        .map(|(_, location)| location)
+        .collect()
+}
+
+fn resolve_one(options: NativeOptions, module: &Arc<Module>, at: FileOffset) -> Location {
+    resolve(options, vec![Place::Module(Arc::clone(module), at)]).remove(0)
+}
+
+const NAMES_ONLY: NativeOptions = NativeOptions { debug_bytes_max: 0 };
+const EVERYTHING: NativeOptions = NativeOptions {
+    debug_bytes_max: 1 << 30,
+};
+
+#[inline(never)]
+fn a_function_with_a_name(n: u64) -> u64 {
+    std::hint::black_box(n).wrapping_mul(3)
+}
+
+#[test]
+fn own_functions_have_their_demangled_names() {
+    let (module, at) = own_module(a_function_with_a_name as *const () as u64);
+    for options in [NAMES_ONLY, EVERYTHING] {
+        let location = resolve_one(options, &module, at);
+        let outermost = location.frames.last().expect("a frame");
+        assert!(
+            outermost.name.ends_with("a_function_with_a_name"),
+            "{}",
+            outermost.name
+        );
+        assert_eq!(outermost.kind, FrameKind::Native);
+        assert_eq!(outermost.miss, None);
+    }
+}
+
+#[test]
+fn debug_information_gives_lines_and_inlined_calls() {
+    let (module, at) = own_module(a_function_with_a_name as *const () as u64);
+    let location = resolve_one(EVERYTHING, &module, at);
+    let outermost = location.frames.last().expect("a frame");
+    assert!(
+        outermost
+            .file
+            .as_deref()
+            .is_some_and(|file| file.ends_with("native_tests.rs")),
+        "{outermost:?}"
+    );
+    assert!(outermost.line.is_some());
+    // The function's code is mostly that of the calls in it.
+    let inlined = (0..64).map(|byte| resolve_one(EVERYTHING, &module, FileOffset(at.0 + byte)));
+    let inlined = inlined.take_while(|location| {
+        location
+            .frames
+            .last()
+            .is_some_and(|frame| frame.name.ends_with("a_function_with_a_name"))
+    });
+    let with_calls = inlined.filter(|location| location.frames.len() > 1).count();
+    if !cfg!(debug_assertions) {
+        assert!(with_calls > 0);
+    }
+    assert!(
+        resolve_one(NAMES_ONLY, &module, at).frames[0]
+            .line
+            .is_none()
+    );
+}
+
+#[test]
+fn functions_of_the_c_library_have_names() {
+    let libc = read_executable_mappings(Pid(std::process::id()))
+        .expect("maps")
+        .mappings;
+    let Some(mapping) = libc.iter().find(|m| {
+        m.path()
+            .is_some_and(|path| file_name(path).starts_with("libc."))
+    }) else {
+        return;
+    };
+    let opened = open_mapped(Pid(std::process::id()), mapping).expect("opens");
+    let elf = ElfFile::parse(&opened.file).expect("parses");
+    let [malloc] = elf.symbols(SymbolTable::Dynamic, ["malloc"]);
+    // In a library, addresses of code and offsets in the file are often the same.
+    let at = FileOffset(malloc.expect("every C library has it").0);
+    assert_eq!(elf.segments().svma_of(at).map(|svma| svma.0), Some(at.0));
+    let module = Arc::new(Module::new(opened, ModuleKind::Library));
+    let frame = resolve_one(NAMES_ONLY, &module, at).frames.remove(0);
+    assert!(frame.name.contains("malloc"), "{}", frame.name);
+    assert_eq!(frame.module.as_deref(), Some(&*module.name));
+}
+
+#[test]
+fn functions_of_the_vdso_have_names() {
+    let module = Arc::new(Module::vdso().expect("a vDSO"));
+    let [svma] = ElfFile::parse(&module.file)
+        .expect("parses")
+        .symbols(SymbolTable::Dynamic, ["__vdso_clock_gettime"]);
+    let Some(svma) = svma else { return };
+    let frame = resolve_one(NAMES_ONLY, &module, FileOffset(svma.0))
+        .frames
+        .remove(0);
+    assert!(frame.name.contains("clock_gettime"), "{}", frame.name);
+    assert_eq!(frame.module.as_deref(), Some("[vdso]"));
+}
+
+#[test]
+fn what_has_no_name_is_shown_as_an_address_in_its_file() {
+    let (module, _) = own_module(a_function_with_a_name as *const () as u64);
+    let frame = resolve_one(NAMES_ONLY, &module, FileOffset(u64::MAX / 2))
+        .frames
+        .remove(0);
+    assert_eq!(frame.miss, Some(ResolveMiss::NoSymbol));
+    assert_eq!(*frame.name, format!("{}+0x7fffffffffffffff", module.name));
+
+    let text = tempfile::NamedTempFile::new().expect("temporary file");
+    fs::write(&text, "no ELF file").expect("write");
+    let text = module_of_interpreter(text.path());
+    let frame = resolve_one(NAMES_ONLY, &text, FileOffset(4))
+        .frames
+        .remove(0);
+    assert_eq!(
+        (frame.miss, frame.kind),
+        (Some(ResolveMiss::FileUnreadable), FrameKind::Interpreter)
+    );
+}
+
+fn module_of_interpreter(path: &Path) -> Arc<Module> {
+    module(path, ModuleKind::Interpreter)
+}
+
+#[test]
+fn a_deleted_program_still_has_names_while_it_runs() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let path = directory.path().join("deleted");
+    fs::copy(std::env::current_exe().expect("own path"), &path).expect("copy");
+    // A copy of this test program that waits for a line of input in one of its tests.
+    let mut child = Command::new(&path)
+        .args([
+            "--exact",
+            "symbols::native_thread::tests::waits_when_asked",
+            "--nocapture",
+        ])
+        .env("PYPROF_TEST_WAIT", "1")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("starts");
+    let pid = Pid(child.id());
+    let find = || {
+        let mappings = read_executable_mappings(pid).expect("maps").mappings;
+        mappings
+            .into_iter()
+            .find(|m| m.path().is_some_and(|path| file_name(path) == "deleted"))
+    };
+    while find().is_none() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    fs::remove_file(&path).expect("remove");
+    let opened = open_mapped(pid, &find().expect("still mapped"));
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    // Without the capability there is nothing to test.
+    let Ok(opened) = opened else { return };
+    let module = Arc::new(Module::new(opened, ModuleKind::Library));
+    let (_, at) = own_module(a_function_with_a_name as *const () as u64);
+    let frame = resolve_one(NAMES_ONLY, &module, at).frames.remove(0);
+    assert!(
+        frame.name.ends_with("a_function_with_a_name"),
+        "{}",
+        frame.name
+    );
+    assert_eq!(frame.module.as_deref(), Some("deleted"));
+}
+
+#[test]
+fn waits_when_asked() {
+    if std::env::var_os("PYPROF_TEST_WAIT").is_some() {
+        let _ = io::stdin().read_line(&mut String::new());
+    }
+}
+
+#[test]
+fn a_damaged_file_costs_its_names_only() {
+    let whole = fs::read(std::env::current_exe().expect("own path")).expect("read");
+    let (good, at) = own_module(a_function_with_a_name as *const () as u64);
+    let mut places = Vec::new();
+    for seed in 1..20_usize {
+        let mut bytes = whole[..whole.len().min(4 << 20)].to_vec();
+        bytes.extend_from_slice(&whole[whole.len() - 64 * 64..]);
+        for step in 0..200 {
+            let position = (seed * 7919 + step * step * 104_729) % bytes.len();
+            bytes[position] = bytes[position].wrapping_add(seed as u8 | 1);
+        }
+        let file = tempfile::NamedTempFile::new().expect("temporary file");
+        fs::write(&file, &bytes).expect("write");
+        places.push(Place::Module(module(file.path(), ModuleKind::Library), at));
+    }
+    places.push(Place::Module(good, at));
+    let locations = resolve(EVERYTHING, places);
+    assert_eq!(locations.len(), 20);
+    assert!(
+        locations[19]
+            .frames
+            .last()
+            .is_some_and(|frame| frame.name.ends_with("a_function_with_a_name"))
+    );
+}
+
+#[test]
+fn more_modules_than_are_kept_at_a_time_still_have_names() {
+    let (own, at) = own_module(a_function_with_a_name as *const () as u64);
+    let vdso = Module::vdso().expect("a vDSO");
+    let [clock] = ElfFile::parse(&vdso.file)
+        .expect("parses")
+        .symbols(SymbolTable::Dynamic, ["__vdso_clock_gettime"]);
+    let Some(clock) = clock else { return };
+    let many: Vec<_> = (0..150)
+        .map(|_| Arc::new(Module::vdso().expect("a vDSO")))
+        .collect();
+    let mut worker = Worker::new(NAMES_ONLY, None);
+    let mut name = |module: &Arc<Module>, at| {
+        let place = Place::Module(Arc::clone(module), at);
+        let (_, location) = worker
+            .answer(vec![Request {
+                id: LocationId(0),
+                place,
+            }])
+            .remove(0);
+        location
+            .frames
+            .last()
+            .map(|frame| frame.name.clone())
+            .unwrap_or_default()
+    };
+    for _ in 0..2 {
+        assert!(name(&own, at).ends_with("a_function_with_a_name"));
+        for module in &many {
+            assert!(name(module, FileOffset(clock.0)).contains("clock_gettime"));
+        }
+    }
+}
+
+#[test]
+fn more_requests_than_there_is_room_for_come_back() {
+    let symbolizer = NativeSymbolizer::start(NAMES_ONLY).expect("starts");
+    let one = |id: usize| Request {
+        id: LocationId(id as u32),
+        place: Place::Kernel(0xffff_ffff_8100_0000),
+    };
+    // Nobody takes answers: what fits is what both channels hold, and one batch in between.
+    let all = BATCH_LEN * (REQUEST_BATCHES + ANSWER_BATCHES + 8);
+    let mut waiting: Vec<_> = (0..all).map(one).collect();
+    waiting = symbolizer.request(waiting);
+    assert!(!waiting.is_empty());
+    let mut answered = 0;
+    while !waiting.is_empty() {
+        answered += symbolizer.try_answers().count();
+        waiting = symbolizer.request(waiting);
+        thread::sleep(Duration::from_millis(1));
+    }
+    answered += symbolizer.finish(Duration::from_mins(1)).answers.len();
+    assert_eq!(answered, all);
+}
+
+#[test]
+fn kernel_addresses_have_names_or_a_reason() {
+    let location = resolve(NAMES_ONLY, vec![Place::Kernel(0xffff_ffff_8100_0000)]).remove(0);
+    assert_eq!(location.frames.len(), 1);
+    assert_eq!(location.frames[0].kind, FrameKind::Kernel);
+}
