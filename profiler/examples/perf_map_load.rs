@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use pyprof_bpf::model::Avma;
-use pyprof_bpf::symbols::perf_map::{PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState};
+use pyprof_bpf::symbols::perf_map::{
+    PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, parse_line,
+};
 use rustix::time::{ClockId, clock_gettime};
 
 const LOOKUPS: u64 = 5_000_000;
@@ -45,7 +47,7 @@ fn main() -> anyhow::Result<()> {
         bail!("{} is not read: {refusal}", path.display());
     }
 
-    let (lookups_per_s, found) = look_up(&file, generated.unwrap_or(1));
+    let (lookups_per_s, found) = look_up(&file, &starts(&fs::read(&path)?));
     let append_10_us = match generated {
         Some(lines) => {
             append(&path, lines..lines + 10)?;
@@ -107,8 +109,16 @@ fn address(line: u64) -> u64 {
     0x7f00_0000_0000 - ((line / 2048) << 16) + line % 2048 * 32
 }
 
-/// Look-ups per second of CPU time, all over a generated map, and the share that found a name.
-fn look_up(file: &PerfMapFile, lines: u64) -> (f64, f64) {
+/// Where the entries of a map start.
+fn starts(map: &[u8]) -> Vec<u64> {
+    let lines = map.split(|&byte| byte == b'\n');
+    lines
+        .filter_map(|line| Some(parse_line(line).ok()?.start))
+        .collect()
+}
+
+/// Look-ups per second of CPU time, of entries picked at random, and the share that found a name.
+fn look_up(file: &PerfMapFile, starts: &[u64]) -> (f64, f64) {
     let before = cpu_seconds();
     let mut random = 1_u64;
     let mut found = 0_u64;
@@ -116,12 +126,9 @@ fn look_up(file: &PerfMapFile, lines: u64) -> (f64, f64) {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        let at = Avma(address((random >> 33) % lines) + 6);
-        found += u64::from(
-            file.map()
-                .name_at(at)
-                .is_some_and(|name| !name.bytes.is_empty()),
-        );
+        let start = starts.get((random >> 33) as usize % starts.len().max(1));
+        let name = start.and_then(|&start| file.map().name_at(Avma(start)));
+        found += u64::from(name.is_some_and(|name| !name.bytes.is_empty()));
     }
     let lookups = LOOKUPS as f64;
     (lookups / (cpu_seconds() - before), found as f64 / lookups)

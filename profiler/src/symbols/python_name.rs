@@ -4,6 +4,8 @@
 //! `Python/perf_trampoline.c`, 3.12 to 3.15). A qualified name that comes from source code holds no colon, a file name may:
 //! so the first colon separates them.
 
+#![forbid(unsafe_code)]
+
 use crate::model::{Frame, FrameKind};
 
 const PREFIX: &[u8] = b"py::";

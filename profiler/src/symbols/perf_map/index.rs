@@ -1,4 +1,4 @@
-//! The entries of one perf map, ready to be asked. Gets bytes in the order in which they were written, whole lines or not.
+//! The entries of one perf map, ready to be asked. Gets bytes in the order in which they were written, cut anywhere.
 
 use std::borrow::Cow;
 
@@ -16,8 +16,8 @@ use crate::symbols::python_name;
 ///
 /// * **The newest entry wins.** Code memory is reused: an entry replaces those that start inside it, for good.
 /// * **A range ends where the next one starts**, however long its writer says it is.
-/// * **Absurd sizes are not believed.** A range of more than 256 bytes in a `py::` entry, or 1 MiB in any other, is cut to
-///   that length, and does not replace entries that start inside it, but for the one at its own start.
+/// * **Absurd sizes are not believed.** A range of more than 256 bytes in a `py::` entry, or 1 MiB in any other, is cut
+///   to that length, and does not replace entries that start inside it, but for the one at its own start.
 /// * **Size 0 covers one byte**: the entry is there to be found, and takes next to nothing from others.
 ///
 /// A Python name with a newline in it is put together again from the lines that it was written on.
