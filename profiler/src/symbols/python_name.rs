@@ -4,6 +4,8 @@
 //! `Python/perf_trampoline.c`, 3.12 to 3.15). A qualified name that comes from source code holds no colon, a file name may:
 //! so the first colon separates them.
 
+#![forbid(unsafe_code)]
+
 use crate::model::{Frame, FrameKind};
 
 const PREFIX: &[u8] = b"py::";
@@ -15,6 +17,13 @@ const UNNAMED: &str = "<unnamed>";
 /// The name is one that CPython's trampolines have.
 pub fn is_python(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
+}
+
+/// The name is one of CPython's and ends before its file: a line of the perf map that goes on in the next one, because
+/// the qualified name has a newline in it, or that was never written to its end.
+pub fn is_broken(name: &[u8]) -> bool {
+    name.strip_prefix(PREFIX)
+        .is_some_and(|python| !python.contains(&b':'))
 }
 
 /// A frame for a name as the perf map has it. Bytes that are not UTF-8 become U+FFFD; everything else stays as it is,

@@ -1,4 +1,4 @@
-//! The entries of one perf map, ready to be asked. Gets bytes in the order in which they were written, whole lines or not.
+//! The entries of one perf map, ready to be asked. Gets bytes in the order in which they were written, cut anywhere.
 
 use std::borrow::Cow;
 
@@ -16,9 +16,11 @@ use crate::symbols::python_name;
 ///
 /// * **The newest entry wins.** Code memory is reused: an entry replaces those that start inside it, for good.
 /// * **A range ends where the next one starts**, however long its writer says it is.
-/// * **Absurd sizes are not believed.** A range of more than 256 bytes in a `py::` entry, or 1 MiB in any other, is cut to
-///   that length, and does not replace entries that start inside it, but for the one at its own start.
-/// * **Size 0 covers one byte**, and so loses to nothing and names hardly anything.
+/// * **Absurd sizes are not believed.** A range of more than 256 bytes in a `py::` entry, or 1 MiB in any other, is cut
+///   to that length, and does not replace entries that start inside it, but for the one at its own start.
+/// * **Size 0 covers one byte**: the entry is there to be found, and takes next to nothing from others.
+///
+/// A Python name with a newline in it is put together again from the lines that it was written on.
 ///
 /// Appending costs time in proportion to what is appended, not to what is there; an entry is found by the next look-up.
 /// About 16 bytes and the name itself are kept of an entry. The bounds are in [`PerfMapLimits`].
@@ -30,8 +32,20 @@ pub struct PerfMap {
     unfinished: Vec<u8>,
     /// The unfinished line is too long already: its rest is dropped as it comes.
     skipping: bool,
+    /// The last line, if its name seems to go on in the next one.
+    broken: Option<BrokenName>,
     limits: PerfMapLimits,
     counters: PerfMapCounters,
+}
+
+/// A Python name that ends before its file: it has a newline in it, which its writer does not escape.
+#[derive(Debug)]
+struct BrokenName {
+    start: u64,
+    size: u64,
+    name: Vec<u8>,
+    /// How many more lines are taken for part of it.
+    lines_left: u32,
 }
 
 /// What happened to the lines of a map since it was made.
@@ -41,7 +55,7 @@ pub struct PerfMapCounters {
     pub entries: u64,
     /// Lines that are no entries, by [`SkipReason`] in the order of [`SkipReason::ALL`]. See [`Self::skipped`].
     pub skipped_by_reason: [u64; SkipReason::ALL.len()],
-    /// Lines that were entries but found no room any more.
+    /// Lines that are entries but found no room any more.
     pub refused: u64,
     /// Entries whose size was not believed.
     pub oversized: u64,
@@ -86,6 +100,29 @@ impl<'a> PerfMapName<'a> {
     /// The name as text; what is not UTF-8 in it becomes U+FFFD.
     pub fn to_text(self) -> Cow<'a, str> {
         String::from_utf8_lossy(self.bytes)
+    }
+}
+
+impl BrokenName {
+    /// More lines than this are not one name.
+    const LINES_MAX: u32 = 8;
+
+    /// The entry's name, if it is broken.
+    fn of(MapLine { start, size, name }: MapLine<'_>) -> Option<Self> {
+        python_name::is_broken(name).then(|| Self {
+            start,
+            size,
+            name: name.into(),
+            lines_left: Self::LINES_MAX,
+        })
+    }
+
+    fn as_line(&self) -> MapLine<'_> {
+        MapLine {
+            start: self.start,
+            size: self.size,
+            name: &self.name,
+        }
     }
 }
 
@@ -168,7 +205,11 @@ impl PerfMap {
 
     /// Memory it holds, in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.ranges.heap_bytes() + self.names.heap_bytes() + self.unfinished.capacity()
+        let broken = self
+            .broken
+            .as_ref()
+            .map_or(0, |broken| broken.name.capacity());
+        self.ranges.heap_bytes() + self.names.heap_bytes() + self.unfinished.capacity() + broken
     }
 
     /// Keeps more of the unfinished line, or gives it up when it gets too long.
@@ -199,16 +240,39 @@ impl PerfMap {
             return self.skip(SkipReason::TooLong);
         }
         match parse_line(line) {
-            Ok(entry) => self.add(entry),
-            Err(reason) => self.skip(reason),
+            Ok(entry) => {
+                self.counters.entries += u64::from(self.add(entry));
+                self.broken = BrokenName::of(entry);
+            }
+            Err(reason) => {
+                if !self.join_to_broken_name(line) {
+                    self.skip(reason);
+                }
+            }
         }
+    }
+
+    /// Takes a line that is no entry as the next part of the name before it, if that is broken.
+    fn join_to_broken_name(&mut self, line: &[u8]) -> bool {
+        let Some(mut broken) = self.broken.take() else {
+            return false;
+        };
+        broken.name.push(b'\n');
+        broken.name.extend_from_slice(line);
+        broken.lines_left -= 1;
+        self.add(broken.as_line());
+        if broken.lines_left > 0 && python_name::is_broken(&broken.name) {
+            self.broken = Some(broken);
+        }
+        true
     }
 
     fn skip(&mut self, reason: SkipReason) {
         self.counters.skipped_by_reason[reason as usize] += 1;
     }
 
-    fn add(&mut self, MapLine { start, size, name }: MapLine<'_>) {
+    /// Adds an entry, unless there is no room for it.
+    fn add(&mut self, MapLine { start, size, name }: MapLine<'_>) -> bool {
         let longest = if python_name::is_python(name) {
             PYTHON_RANGE_MAX
         } else {
@@ -226,7 +290,7 @@ impl PerfMap {
         };
         let Some(name_id) = name_id else {
             self.counters.refused += 1;
-            return;
+            return false;
         };
         let range = NamedRange {
             start,
@@ -234,10 +298,10 @@ impl PerfMap {
             name: name_id,
         };
         let added = self.ranges.add(range, believed.is_some());
-        self.counters.entries += 1;
         self.counters.oversized += u64::from(believed.is_none());
         self.counters.cut_names += u64::from(kept.len() < name.len());
         self.counters.replacements += u64::from(added == Added::Replaced);
+        true
     }
 }
 
@@ -254,6 +318,32 @@ fn cut_name(name: &[u8]) -> &[u8] {
     &name[..end]
 }
 
+/// Where the first newline is. Eight bytes at a time: in a large map this is most of the work.
 fn find_newline(bytes: &[u8]) -> Option<usize> {
-    bytes.iter().position(|&byte| byte == b'\n')
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (place, word) in words.iter().enumerate() {
+        // Zero bytes where there is a newline; then the high bit of the lowest such byte is set, and none below it.
+        let differences = u64::from_le_bytes(*word) ^ (ONES * u64::from(b'\n'));
+        let zeros = differences.wrapping_sub(ONES) & !differences & (ONES << 7);
+        if zeros != 0 {
+            return Some(place * 8 + zeros.trailing_zeros() as usize / 8);
+        }
+    }
+    let in_rest = rest.iter().position(|&byte| byte == b'\n')?;
+    Some(words.len() * 8 + in_rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_first_newline_is_found(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 8..13_u8], 0..40)) {
+            prop_assert_eq!(find_newline(&bytes), bytes.iter().position(|&byte| byte == b'\n'));
+        }
+    }
 }

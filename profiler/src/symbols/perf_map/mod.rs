@@ -1,7 +1,7 @@
 //! Perf maps: `/tmp/perf-PID.map`, where a program that makes code at run time says what it made.
 //!
-//! One line an entry: `START SIZE NAME`, both numbers hexadecimal, the name running to the end of the line. CPython 3.12
-//! and later write one for each trampoline (`Python/perf_trampoline.c`), before its first use; node, the JVM and others
+//! One line an entry: `START SIZE NAME`, both numbers hexadecimal, the name running to the end of the line. CPython
+//! 3.12 and later write one for each trampoline (`Python/perf_trampoline.c`), before its first use; node, the JVM and others
 //! write theirs in the same form.
 //!
 //! ```text
@@ -19,6 +19,8 @@
 //! Everything here comes from the target, and is taken as hostile: kind, owner, size, line length, number of entries
 //! and memory are all bounded, and what goes over a bound is counted. Nothing here knows whose samples are being named,
 //! nor what a Python name looks like beyond its `py::` prefix.
+
+#![forbid(unsafe_code)]
 
 mod index;
 mod limits;

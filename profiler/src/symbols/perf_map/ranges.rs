@@ -1,7 +1,7 @@
 //! Address ranges with names, sorted by start, cheap to add to in any order.
 //!
-//! Two levels: pages of at most [`PAGE`] ranges, and the start of each page's first range. A range that belongs behind all
-//! others is appended; any other one moves at most a page, 4 KiB. So a map of a million entries that gains ten more
+//! Two levels: pages of at most [`PAGE`] ranges, and the start of each page's first range. A range that belongs behind
+//! all others is appended; any other one moves at most a page, 4 KiB. So a map of a million entries that gains ten more
 //! pays for ten.
 
 use super::names::NameId;
@@ -9,7 +9,7 @@ use super::names::NameId;
 /// Ranges in one page.
 const PAGE: usize = 256;
 
-/// Code from `start` on, 16 bytes in memory. Its end is `start + len`, or the start of the next range if that comes first.
+/// Code from `start` on, 16 bytes in memory. It ends at `start + len`, or where the next range starts if that is earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NamedRange {
     /// First address.

@@ -46,7 +46,7 @@ impl PerfMapLocation {
 pub enum PerfMapEvent {
     /// It is there now and is being read.
     Appeared,
-    /// Its content was replaced in place (the JVM does so each time it is asked): the entries are those of the new content.
+    /// Its content was replaced in place (the JVM does so each time it is asked): the entries are the new ones.
     Truncated,
     /// Another file has its name now: the entries are those of the new file.
     Replaced,

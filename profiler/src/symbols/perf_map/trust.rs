@@ -1,12 +1,12 @@
 //! May this file be read, as root, on the word of the program that is being profiled?
 //!
-//! Anybody can put anything under the name `perf-PID.map` into `/tmp`: a link to a file that only root may read, a FIFO that
-//! is never written to, a file that claims to be of another process. So a map is opened only as what a map is:
+//! Anybody can put anything under the name `perf-PID.map` into `/tmp`: a link to a file that only root may read, a FIFO
+//! that is never written to, a file that claims to be of another process. So a map is opened only as what a map is:
 //!
 //! * its directory is resolved inside the target's root, whatever links a container has there;
-//! * the file itself is not a link, not a mount of its own, and regular, which is looked at before it is opened (opening
-//!   a device can have effects) and again afterwards (it may have been swapped);
-//! * it belongs to the target's user, or to root and has one name only: a hard link to a file of root's can be made by others;
+//! * the file itself is not a link, not a mount of its own, and regular, which is looked at before it is opened
+//!   (opening a device can have effects) and again afterwards (it may have been swapped);
+//! * it belongs to the target's user, or to root and has one name only: others can make hard links to root's files;
 //! * it is not larger than [`PerfMapLimits::file_bytes`](super::PerfMapLimits::file_bytes).
 
 use std::ffi::OsStr;
@@ -47,7 +47,7 @@ pub enum Refusal {
     Mounted,
     /// Its size is beyond [`PerfMapLimits::file_bytes`](super::PerfMapLimits::file_bytes). When it grew so large while
     /// it was followed, what was read before stays.
-    #[error("it is too large: {bytes} bytes, of which at most {limit} are read")]
+    #[error("it has {bytes} bytes, and more than {limit} are not accepted")]
     TooLarge {
         /// Its size.
         bytes: u64,

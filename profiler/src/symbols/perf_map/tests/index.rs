@@ -135,6 +135,37 @@ fn a_longer_name_is_cut_between_characters() {
 }
 
 #[test]
+fn a_python_name_with_newlines_is_one_name() {
+    assert_names(
+        "1000 b py::new\nline:/x.py\n2000 b py::a\n\nb:/y.py\njunk\n3000 b JS:*f\njunk\n",
+        &[
+            (0x1000, Some("py::new\nline:/x.py")),
+            (0x2000, Some("py::a\n\nb:/y.py")),
+            (0x3000, Some("JS:*f")),
+        ],
+    );
+    // A name that was cut off does not take the next entry with it.
+    assert_names(
+        "1000 b py::cut\n2000 b py::f:/x.py\n",
+        &[(0x1000, Some("py::cut")), (0x2000, Some("py::f:/x.py"))],
+    );
+}
+
+#[test]
+fn a_broken_name_does_not_grow_without_end() {
+    let mut map = PerfMap::default();
+    map.append(b"1000 b py::a\n");
+    for _ in 0..1000 {
+        map.append(b"more\n");
+    }
+    assert_eq!(
+        map.name_at(Avma(0x1000)).map(|name| name.bytes.len()),
+        Some(5 + 8 * 5)
+    );
+    assert_eq!((map.counters().entries, map.counters().junk()), (1, 992));
+}
+
+#[test]
 fn a_line_without_end_is_dropped_and_the_next_one_is_read() {
     let mut map = PerfMap::default();
     map.append(b"1000 b ");

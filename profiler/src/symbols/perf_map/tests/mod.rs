@@ -1,6 +1,6 @@
-//! Whole maps: written files, random ones, large ones.
+//! Whole maps: as written by others, random ones, large ones; and the files they are in.
 
 mod file;
-mod files;
 mod index;
 mod random;
+mod writers;
