@@ -121,3 +121,20 @@ fn only_a_frame_that_holds_a_context_is_a_signal_frame() {
     // Assembly that borrows the mark to have its address taken as it is.
     assert_eq!(at(&table(&elf.function(0, 16, &[])), 0), Some(rsp(8)));
 }
+
+#[test]
+fn a_place_relative_to_the_frame_addresses_own_register_is_relative_to_the_frame_address() {
+    // CFA = rsp + 48; rbp at rsp + 32, rbx at rsp + 24.
+    let found = single(&[
+        &cfi::def_cfa_offset(48),
+        &cfi::expression(6, &[0x77, 32]),
+        &cfi::expression(3, &[0x77, 24]),
+    ]);
+    let expected = UnwindRule {
+        bp: bp::AT_CFA,
+        bp_off: -16,
+        saved: [3, 0, 0, 0, 0],
+        ..rsp(48)
+    };
+    assert_eq!(found, expected);
+}
