@@ -1,11 +1,15 @@
 //! One sample as it lies in the ring buffer.
 //!
-//! A record is a [`SampleHeader`], then `native_words` addresses (innermost first), then `interpreter_words`
+//! A record is a [`SampleHeader`], then `native_words` addresses (innermost first; [`INTERRUPTED`] marks those of
+//! interrupted frames), then `interpreter_words`
 //! (reserved: interpreter frames, two words each), then `kernel_words` addresses (innermost first), then
 //! `stack_bytes` bytes of the user stack, which only an unfinished walk carries ([`flags::STACK_COPY`]).
 
 /// Most native frames one sample can hold; deeper stacks end in [`StackEnd::DepthLimit`].
 pub const NATIVE_FRAMES_MAX: usize = 1024;
+/// Bit of a native address: the frame was interrupted there (the innermost one, and the one below a signal frame), the
+/// address is not that after a call.
+pub const INTERRUPTED: u64 = 1 << 63;
 /// Most kernel frames one sample can hold (the kernel's own default limit, `kernel.perf_event_max_stack`).
 pub const KERNEL_FRAMES_MAX: usize = 127;
 /// Most bytes of user stack that an unfinished walk carries to user space.
@@ -33,7 +37,9 @@ pub struct SampleHeader {
     /// value when the bit in `end_saved_in_memory` is set, else the value.
     pub end_saved: [u64; 5],
     /// Bit n: `end_saved[n]` is an address.
-    pub end_saved_in_memory: u32,
+    pub end_saved_in_memory: u16,
+    /// Bit n: `end_saved[n]` is unknown.
+    pub end_saved_lost: u16,
     /// Number of addresses that follow.
     pub native_words: u16,
     /// Number of interpreter words that follow these.

@@ -132,6 +132,9 @@ pub struct MappingEntry {
     pub kind: u32,
 }
 
+/// [`MappingEntry::begin`] of an unused entry: above every address, and positive as a signed number.
+pub const NO_MAPPING: u64 = i64::MAX as u64;
+
 /// What a [`MappingEntry`] is.
 pub mod mapping_kind {
     /// A file with rows.
@@ -152,10 +155,25 @@ pub struct ProcessMappings {
     pub count: u32,
     /// Zero.
     pub reserved: u32,
-    /// The entries; those past `count` have `begin == u64::MAX`.
+    /// The entries; those past `count` have `begin == NO_MAPPING`.
     pub entries: [MappingEntry; MAPPINGS_MAX],
 }
 
 const _: () = assert!(size_of::<Page>() == 8);
 const _: () = assert!(size_of::<UnwindRule>() == 16);
 const _: () = assert!(size_of::<MappingEntry>() == 40);
+const _: () = assert!(size_of::<ProcessMappings>() == 8 + 40 * MAPPINGS_MAX);
+
+// SAFETY: `repr(C)`, integers only, no padding (the sizes are asserted above): any bytes are a value, and its bytes are
+// all initialised.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Page {}
+// SAFETY: as above.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for UnwindRule {}
+// SAFETY: as above.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for MappingEntry {}
+// SAFETY: as above.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for ProcessMappings {}

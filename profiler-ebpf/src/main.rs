@@ -1,7 +1,51 @@
-//! TODO
+//! The kernel side of pyprof-bpf: on each tick, is this task a target, and if so, what is its stack?
+//!
+//! ```text
+//! sample ─► target (whose tick is it?) ─► regs (user registers) ─► walk (frame by frame) ─► emit (one ring record)
+//! ```
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
+
+mod emit;
+mod maps;
+mod regs;
+mod target;
+mod trampoline;
+mod walk;
+
+use aya_ebpf::{bindings::bpf_perf_event_data, macros::perf_event, programs::PerfEventContext};
+use profiler_common::{counters, sample::StackEnd};
+
+/// One tick of the sampling event on one CPU.
+///
+/// Returns 0, which tells the kernel not to write a perf record of its own (`bpf_overflow_handler`,
+/// kernel/events/core.c).
+#[perf_event]
+pub fn sample(context: PerfEventContext) -> u32 {
+    maps::count(counters::TICKS);
+    let Some(target) = target::current() else {
+        return 0;
+    };
+    let Some(state) = maps::state() else {
+        return 0;
+    };
+    let data: *const bpf_perf_event_data = context.ctx;
+    if regs::start(data, state, &target) {
+        walk::run(state, target.slot);
+    } else {
+        walk::end(state, StackEnd::NoUserRegisters);
+    }
+    emit::submit(&context, state);
+    0
+}
+
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // Never reached: the verifier refuses programs that could get here.
     loop {}
 }
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "license")]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

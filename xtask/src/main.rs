@@ -1,2 +1,80 @@
-//! TODO
-fn main() {}
+//! Development commands: `cargo xtask <command>`.
+//!
+//! ```text
+//! setup  what compiling BPF needs            ─► rustup toolchain, bpf-linker
+//! bpf    profiler-ebpf                       ─► profiler/bpf/pyprof-bpf.bpf.o
+//! test   setup, interpreters, browser, build ─► one line of totals
+//! demo   release build, a bundled workload   ─► flame graph, hottest functions
+//! bench  release build, bundled workloads    ─► table of ratios
+//! ```
+//!
+//! Each command can be run again: what is already there is found, not made anew.
+
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "these are command line tools"
+)]
+
+use std::{env, process::ExitCode};
+
+use anyhow::{Result, bail};
+
+mod bench;
+mod bpf;
+#[path = "../../profiler/build_support/bpf_sources.rs"]
+mod bpf_sources;
+#[path = "../../profiler/build_support/bpf_toolchain.rs"]
+mod bpf_toolchain;
+mod browser;
+mod command;
+mod demo;
+mod folded;
+mod host;
+mod measure;
+mod pythons;
+mod setup;
+mod test;
+mod test_report;
+mod workload;
+
+/// What `cargo xtask help` prints.
+const USAGE: &str = "\
+Usage: cargo xtask <command>
+
+  setup             install what compiling the BPF object needs
+  bpf [--check]     refresh the bundled BPF object, or only check that it is fresh
+  test [FILTER...]  set up, build everything from source, run every test
+  demo              profile a bundled program and show where its time went
+  bench [PIECE...]  measure the cost of profiling (`bench list` names the pieces)
+  help              this text";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            eprintln!("error: {err:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the command that `arguments` start with.
+fn run(arguments: &[&str]) -> Result<()> {
+    match arguments {
+        ["setup"] => setup::run(),
+        ["bpf"] => bpf::refresh(),
+        ["bpf", "--check"] => bpf::check(),
+        ["test", filters @ ..] => test::run(filters),
+        ["demo"] => demo::run(),
+        ["bench", pieces @ ..] => bench::run(pieces),
+        [] | ["help" | "-h" | "--help"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => bail!("no command `{}`\n{USAGE}", arguments.join(" ")),
+    }
+}

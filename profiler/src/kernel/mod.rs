@@ -1,1 +1,28 @@
-//! TODO
+//! The kernel side as seen from user space: load the BPF program, attach it, read what it sends.
+//!
+//! Gets: which processes and how often. Gives: [`RawSample`](crate::model::RawSample)s, [`KernelEvent`]s and
+//! counters. Must not know: names, unwind rows (`unwind/table.rs` fills its maps), output.
+//!
+//! | file | what |
+//! |---|---|
+//! | `loader` | the object, its constants and sizes, into the kernel |
+//! | `features` | what this kernel offers |
+//! | `btf` | offsets of kernel structures, for kernels that lack a helper |
+//! | `events` | one sampling event per online CPU, and the records that come with it |
+//! | `ring` | bytes of the ring buffer → `RawSample` |
+//! | `counters` | what the BPF program counted |
+//! | `memory` | maps written by plain stores |
+
+mod btf;
+mod counters;
+mod events;
+mod features;
+mod loader;
+mod memory;
+mod ring;
+
+pub use counters::{Counters, EndCounts};
+pub use events::{KernelEvent, RateLimits, SamplingEvents};
+pub use features::{Features, RegistersFrom};
+pub use loader::{KernelError, KernelSide, MapSizes, ProgramStats, UnwindMaps};
+pub use ring::SampleRing;

@@ -53,4 +53,6 @@ pub enum SavedRegister {
     Value(u64),
     /// It was saved at this address.
     At(u64),
+    /// Its place could not be expressed by a rule.
+    Unknown,
 }

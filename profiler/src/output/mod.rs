@@ -1,1 +1,76 @@
-//! TODO
+//! From a profile to bytes.
+//!
+//! [`write`] turns a [`Profile`] into one [`Format`]; [`OutputFile`] puts the bytes in their place, whole or not at all.
+//! Neither needs the process that was profiled. Every format takes names as they were recorded, which may hold any
+//! character, and makes them safe for itself with `name`.
+
+mod color;
+mod error;
+mod file;
+mod flamegraph;
+mod folded;
+mod format;
+mod functions;
+mod label;
+mod name;
+mod svg;
+#[cfg(test)]
+mod tests;
+
+use std::io::Write;
+
+use crate::profile::{Profile, View};
+
+pub use error::OutputError;
+pub use file::{OutputFile, Owner, Written};
+pub use format::Format;
+
+/// What a picture says and shows besides the stacks.
+#[derive(Clone, Debug)]
+pub struct OutputOptions {
+    /// Which frames are shown. Default: [`View::Python`].
+    pub view: View,
+    /// The heading of a picture, for example the command that was profiled. Shortened where it does not fit.
+    pub title: String,
+    /// Facts under the heading, for example `2,970 samples at 99 Hz (cpu-clock), 99.97 % complete`. The flame graph
+    /// adds how it is used; shortened where both do not fit.
+    pub subtitle: String,
+    /// Longer facts, a sentence each: they go where a format has room for them (an SVG's description).
+    pub notes: Vec<String>,
+    /// Width of a picture in pixels. `None`, the default: as wide as the browser's window.
+    pub width: Option<usize>,
+    /// Frames narrower than this share of the picture, in percent, are not drawn. Default 0.01.
+    pub min_width_percent: f64,
+}
+
+impl Default for OutputOptions {
+    fn default() -> Self {
+        Self {
+            view: View::default(),
+            title: "Flame graph".to_owned(),
+            subtitle: String::new(),
+            notes: Vec::new(),
+            width: None,
+            min_width_percent: 0.01,
+        }
+    }
+}
+
+/// Writes a profile. Equal profiles give equal bytes.
+///
+/// Fails when there are no samples, or when `out` does.
+pub fn write(
+    profile: &Profile,
+    format: Format,
+    options: &OutputOptions,
+    out: &mut dyn Write,
+) -> Result<(), OutputError> {
+    if profile.is_empty() {
+        return Err(OutputError::NoSamples);
+    }
+    match format {
+        Format::Svg => flamegraph::write(profile, options, out),
+        Format::Folded => folded::write(profile, options.view, out),
+    }
+    .map_err(|source| OutputError::Write { source })
+}

@@ -1,5 +1,26 @@
 //! Facts about targets: what they are, what is mapped in them, what Python they run.
 
+mod command_line;
+mod elf;
+mod file;
+mod mappings;
+mod process_map;
+mod python;
+mod status;
+mod target;
+mod vdso;
+
+pub use elf::{ElfFile, SymbolTable};
+pub use file::{FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped};
+pub use mappings::{
+    MAPPINGS_MAX, Mapping, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
+    read_executable_mappings,
+};
+pub use process_map::ProcessMap;
+pub use python::{inspect, perf_map_is_open};
+pub use target::{Target, TargetError};
+pub use vdso::{vdso_file, vdso_image};
+
 /// What Python, if any, a process runs, and whether its trampolines are on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PythonInfo {

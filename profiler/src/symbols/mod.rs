@@ -1,5 +1,8 @@
 //! From addresses to names.
 
+pub mod perf_map;
+pub mod python_name;
+
 /// Why Python functions have, or do not have, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameDiagnosis {

@@ -1,5 +1,8 @@
 //! From rules in order of address to the small table that the kernel searches.
 
+use std::fs::File;
+
+use object::{ReadCache, ReadRef};
 use profiler_common::unwind_row::{PAGE_BYTES, PAGE_ROWS_MAX, PAGE_SHIFT, RULE_NONE, UnwindRule};
 use rustc_hash::FxHashMap;
 
@@ -100,7 +103,17 @@ impl CompiledElf {
 ///
 /// The bytes must begin at an address that 8 divides, as those of a `Vec` or of a mapping do.
 pub fn compile(elf_bytes: &[u8]) -> Result<CompiledElf, UnwindError> {
-    let elf = ElfView::parse(elf_bytes)?;
+    compile_from(elf_bytes)
+}
+
+/// Compiles a file, of which only headers and unwind information are read: a large library costs no more memory than
+/// its tables, and a file that is cut short meanwhile gives an error, where a mapping of it would end the process.
+pub fn compile_file(file: &File) -> Result<CompiledElf, UnwindError> {
+    compile_from(&ReadCache::new(file))
+}
+
+fn compile_from<'a, R: ReadRef<'a>>(data: R) -> Result<CompiledElf, UnwindError> {
+    let elf = ElfView::parse(data)?;
     let mut stats = CompileStats::default();
     let mut builder = Builder::default();
     eh_frame::rules(&elf, &mut stats, |at, rule| builder.put(at, rule))?;

@@ -8,6 +8,7 @@ use object::LittleEndian as Endian;
 use object::elf::{
     EM_X86_64, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64, SHF_COMPRESSED,
 };
+use object::ReadRef;
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 
 use super::UnwindError;
@@ -17,6 +18,8 @@ use crate::model::{Avma, FileOffset, Svma};
 const SEGMENTS_MAX: usize = 64;
 /// Most section headers that are looked at; linked files have some dozens.
 const SECTIONS_MAX: usize = 4096;
+/// Largest table of section names that is read; linked files have some hundred bytes.
+const NAMES_BYTES_MAX: u64 = 1 << 20;
 /// The kernel maps whole pages of this size.
 const PAGE_MASK: u64 = 4095;
 
@@ -50,7 +53,7 @@ impl Segment {
 /// mapped at `mapping_begin` from `offset` on. `None`: no segment begins or goes on there.
 ///
 /// Neighbouring segments can share a page of the file, so executable ones are asked first.
-pub(super) fn bias(segments: &[Segment], mapping_begin: Avma, offset: FileOffset) -> Option<u64> {
+pub(crate) fn bias(segments: &[Segment], mapping_begin: Avma, offset: FileOffset) -> Option<u64> {
     let code = segments.iter().filter(|s| s.executable);
     let other = segments.iter().filter(|s| !s.executable);
     let segment = code.chain(other).find(|s| s.covers(offset.0))?;
@@ -94,15 +97,15 @@ pub(super) struct Plt {
 }
 
 impl<'a> ElfView<'a> {
-    /// Reads the headers. The bytes must begin at an address that 8 divides, as those of a `Vec` or of a mapping do.
-    pub(super) fn parse(data: &'a [u8]) -> Result<Self, UnwindError> {
-        if !data.starts_with(b"\x7fELF") {
-            return Err(UnwindError::NotElf);
-        }
-        if let (Some(&class), Some(&order)) = (data.get(4), data.get(5))
-            && (class != 2 || order != 1)
-        {
-            return Err(UnwindError::Layout { class, data: order });
+    /// Reads the headers, and of the rest only the sections of interest. Bytes in memory must begin at an address that
+    /// 8 divides, as those of a `Vec` do.
+    pub(super) fn parse<R: ReadRef<'a>>(data: R) -> Result<Self, UnwindError> {
+        match data.read_bytes_at(0, 6) {
+            Ok([0x7f, b'E', b'L', b'F', 2, 1]) => {}
+            Ok(&[0x7f, b'E', b'L', b'F', class, order]) => {
+                return Err(UnwindError::Layout { class, data: order });
+            }
+            _ => return Err(UnwindError::NotElf),
         }
         let malformed = |what| move |_| UnwindError::Malformed { what };
         let header = Header::parse(data).map_err(malformed("file header"))?;
@@ -152,21 +155,21 @@ impl<'a> ElfView<'a> {
     }
 
     /// Looks through the section headers. Damaged or missing ones leave everything as it is.
-    fn find_sections(&mut self, header: &Header, data: &'a [u8]) {
+    fn find_sections<R: ReadRef<'a>>(&mut self, header: &Header, data: R) {
         let Ok(sections) = header.section_headers(Endian, data) else {
             return;
         };
         let strings = header.section_strings_index(Endian, data).ok();
-        let Some((names, _)) = strings
+        let Some(names) = strings
             .and_then(|index| sections.get(index.0))
-            .and_then(|s| s.file_range(Endian))
+            .filter(|section| section.sh_size(Endian) <= NAMES_BYTES_MAX)
+            .and_then(|section| section.data(Endian, data).ok())
         else {
             return;
         };
         for section in sections.iter().take(SECTIONS_MAX) {
-            let at = names.saturating_add(u64::from(section.sh_name(Endian)));
-            // The longest name of interest; comparing a prefix costs the same whatever the file says.
-            let Some(name) = usize::try_from(at).ok().and_then(|at| data.get(at..)) else {
+            // Comparing a prefix costs the same whatever the file says.
+            let Some(name) = names.get(section.sh_name(Endian) as usize..) else {
                 continue;
             };
             let is_compressed = section.sh_flags(Endian) & u64::from(SHF_COMPRESSED) != 0;
@@ -199,10 +202,10 @@ impl<'a> ElfView<'a> {
 
     /// Follows `.eh_frame_hdr` to `.eh_frame`. Its size is not written anywhere, so it ends with its segment; readers
     /// stop earlier, at the entry of length zero.
-    fn eh_frame_behind(
+    fn eh_frame_behind<R: ReadRef<'a>>(
         &self,
         header: &ProgramHeader64<Endian>,
-        data: &'a [u8],
+        data: R,
     ) -> Option<Section<'a>> {
         let table = header.data(Endian, data).ok()?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(Endian));
@@ -217,8 +220,8 @@ impl<'a> ElfView<'a> {
             .file_offset
             .0
             .checked_add(segment.file_bytes)?
-            .min(data.len() as u64);
-        let data = data.get(usize::try_from(begin).ok()?..usize::try_from(end).ok()?)?;
+            .min(data.len().ok()?);
+        let data = data.read_bytes_at(begin, end.checked_sub(begin)?).ok()?;
         Some(Section { data, svma })
     }
 }

@@ -47,8 +47,8 @@ pub struct Registers {
     pub sp: u64,
     /// `rbp`
     pub bp: u64,
-    /// `rbx, r12, r13, r14, r15`; `None`: not known in this frame.
-    pub saved: [Option<SavedRegister>; 5],
+    /// `rbx, r12, r13, r14, r15`
+    pub saved: [SavedRegister; 5],
     /// The frame was interrupted: `ip` is where it goes on, not a return address.
     pub is_leaf: bool,
 }
@@ -88,7 +88,7 @@ pub fn finish(
         ip: copy.ip,
         sp: copy.sp,
         bp: copy.bp,
-        saved: copy.saved.map(Some),
+        saved: copy.saved,
         is_leaf: copy.is_leaf,
     };
     loop {
@@ -167,10 +167,10 @@ fn step(frame: &Registers, rule: &UnwindRule, stack: &Stack<'_>) -> Result<Regis
             let index = SAVED_REGISTERS
                 .iter()
                 .position(|&register| register == rule.reg);
-            let base = match index.and_then(|index| frame.saved[index]) {
+            let base = match index.map(|index| frame.saved[index]) {
                 Some(SavedRegister::Value(value)) => value,
                 Some(SavedRegister::At(address)) => read(address)?,
-                None => return Err(StackEnd::Unsupported(at)),
+                Some(SavedRegister::Unknown) | None => return Err(StackEnd::Unsupported(at)),
             };
             base.wrapping_add_signed(i64::from(rule.cfa_off))
         }
@@ -196,8 +196,8 @@ fn step(frame: &Registers, rule: &UnwindRule, stack: &Stack<'_>) -> Result<Regis
     for (register, &byte) in saved.iter_mut().zip(&rule.saved) {
         match byte {
             0 => {}
-            SAVED_UNKNOWN => *register = None,
-            words => *register = Some(SavedRegister::At(cfa.wrapping_sub(8 * u64::from(words)))),
+            SAVED_UNKNOWN => *register = SavedRegister::Unknown,
+            words => *register = SavedRegister::At(cfa.wrapping_sub(8 * u64::from(words))),
         }
     }
     Ok(Registers {
@@ -232,7 +232,7 @@ fn interrupted(
         ip: Avma(ip),
         sp: read(sp.wrapping_add(context::RSP))?,
         bp: read(sp.wrapping_add(context::RBP))?,
-        saved: context::SAVED.map(|offset| Some(SavedRegister::At(sp.wrapping_add(offset)))),
+        saved: context::SAVED.map(|offset| SavedRegister::At(sp.wrapping_add(offset))),
         is_leaf: true,
     })
 }

@@ -13,6 +13,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod builder;
 mod compact;
 mod eh_frame;
 mod elf;
@@ -20,14 +21,20 @@ mod entries;
 mod error;
 mod expression;
 mod finish;
+mod merge;
 mod plt;
 mod rule;
 mod stats;
+mod table;
 #[cfg(test)]
 mod testing;
 
-pub use compact::{CompactPage, CompactRow, CompactTable, CompiledElf, compile};
+pub use compact::{CompactPage, CompactRow, CompactTable, CompiledElf, compile, compile_file};
+pub use builder::{BuilderStats, TableBuilder, UnfinishedWalk};
 pub use elf::Segment;
+pub(crate) use elf::bias as segments_bias;
 pub use error::UnwindError;
 pub use finish::{CODE_BEFORE, CodeBytes, Registers, RuleLookup, finish, trampoline_rule};
+pub use merge::merge;
 pub use stats::CompileStats;
+pub use table::{LoadedTable, UnwindTables};

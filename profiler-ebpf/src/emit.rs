@@ -1,0 +1,140 @@
+//! Fill the rest of a sample and send it; count what is lost.
+
+use aya_ebpf::{
+    EbpfContext as _,
+    helpers::generated::{bpf_get_stack, bpf_probe_read_user, bpf_ringbuf_output, bpf_ringbuf_query},
+    programs::PerfEventContext,
+};
+use aya_log_ebpf::warn;
+use profiler_common::{
+    counters,
+    sample::{HEADER_BYTES, KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS, flags},
+};
+
+use crate::maps::{self, SAMPLES, State, WORDS, global};
+
+/// Waking user space for each sample would cost more than the sample: it reads on a timer, and is woken before the
+/// ring gets this full.
+const WAKE_AT_BYTES: u64 = 1 << 20;
+/// include/uapi/linux/bpf.h
+const BPF_RB_NO_WAKEUP: u64 = 1;
+const BPF_RB_FORCE_WAKEUP: u64 = 2;
+const BPF_RB_AVAIL_DATA: u64 = 0;
+
+/// Bytes of user stack read at a time.
+const COPY_CHUNK: usize = 4096;
+
+/// Adds what was asked for besides the user stack, and sends the sample.
+#[inline(always)]
+pub(crate) fn submit(context: &PerfEventContext, pointer: *mut State) {
+    // SAFETY: this CPU's map value.
+    let state = unsafe { &mut *pointer };
+    // SAFETY: a field of the map value; volatile as in `walk::unwind_step`.
+    let depth = unsafe { core::ptr::read_volatile(&raw const state.depth) } as usize;
+    if depth > NATIVE_FRAMES_MAX {
+        return;
+    }
+    state.header.native_words = depth as u16;
+    let kernel = kernel_stack(context, state, depth);
+    // SAFETY: as above.
+    let flags = unsafe { core::ptr::read_volatile(&raw const state.header.flags) };
+    let mut words = depth + kernel;
+    if flags & flags::STACK_COPY != 0 {
+        let [rbx, r12, r13, r14, r15, ..] = state.saved;
+        state.header.end_saved = [rbx, r12, r13, r14, r15];
+        state.header.end_saved_in_memory = state.saved_in_memory as u16;
+        state.header.end_saved_lost = state.saved_lost as u16;
+        words += stack_copy(state, words);
+        maps::count(counters::STACK_COPIES);
+    }
+    if flags & flags::GUESSED != 0 {
+        maps::count(counters::GUESSED);
+    }
+    // SAFETY: as above.
+    let ending = u32::from(unsafe { core::ptr::read_volatile(&raw const state.header.stack_end) });
+    if ending < STACK_ENDS as u32 {
+        maps::count(counters::STACK_END_FIRST + ending);
+    }
+    maps::count(counters::SAMPLES);
+    send(context, pointer, words);
+}
+
+/// The kernel's own stack, when asked for and when the CPU was there. Returns the number of addresses.
+#[inline(always)]
+fn kernel_stack(context: &PerfEventContext, state: &mut State, depth: usize) -> usize {
+    if global!(KERNEL_STACKS) == 0 || state.header.flags & flags::KERNEL_MODE == 0 {
+        return 0;
+    }
+    let Some(free) = state.words.get_mut(depth..) else {
+        return 0;
+    };
+    // SAFETY: `depth` is at most `NATIVE_FRAMES_MAX`, behind which there is room for `KERNEL_FRAMES_MAX` words.
+    let bytes = unsafe {
+        bpf_get_stack(context.as_ptr(), free.as_mut_ptr().cast(), (KERNEL_FRAMES_MAX * 8) as u32, 0)
+    };
+    if bytes <= 0 {
+        maps::count(counters::KERNEL_STACK_FAILED);
+        return 0;
+    }
+    let count = (bytes as usize / 8).min(KERNEL_FRAMES_MAX);
+    state.header.kernel_words = count as u16;
+    count
+}
+
+/// Copies the user stack from where the walk stopped. Returns the number of words.
+#[inline(always)]
+fn stack_copy(state: &mut State, words: usize) -> usize {
+    if words > NATIVE_FRAMES_MAX + KERNEL_FRAMES_MAX {
+        return 0;
+    }
+    let from = state.header.end_sp & !7;
+    let mut copied = 0;
+    for chunk in 0..STACK_COPY_BYTES_MAX / COPY_CHUNK {
+        let source = from + (chunk * COPY_CHUNK) as u64;
+        let place = words + chunk * COPY_CHUNK / 8;
+        // SAFETY: `words` was checked above, and behind it there is room for the whole copy.
+        let target = unsafe { state.words.as_mut_ptr().add(place) };
+        // SAFETY: a checked read of user memory into the room just described.
+        if unsafe { bpf_probe_read_user(target.cast(), COPY_CHUNK as u32, source as *const _) } == 0 {
+            copied += COPY_CHUNK;
+            continue;
+        }
+        // The stack ends on a page: take the rest of this one.
+        let rest = COPY_CHUNK - (source as usize & (COPY_CHUNK - 1));
+        // SAFETY: as above; `rest` is at most the chunk.
+        if unsafe { bpf_probe_read_user(target.cast(), (rest & (2 * COPY_CHUNK - 1)) as u32, source as *const _) } == 0 {
+            copied += rest;
+        }
+        break;
+    }
+    state.header.stack_bytes = copied as u16;
+    copied / 8
+}
+
+/// Sends `words` words behind the header.
+#[inline(always)]
+fn send(context: &PerfEventContext, pointer: *mut State, words: usize) {
+    if words > WORDS {
+        return;
+    }
+    let ring = (&raw const SAMPLES).cast_mut().cast();
+    // SAFETY: `SAMPLES` is a ring buffer map.
+    let waiting = unsafe { bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) };
+    let wake = if waiting >= WAKE_AT_BYTES { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    let bytes = (HEADER_BYTES + words * 8) as u64;
+    // SAFETY: header and words lie one behind the other in the map value, and `words` was checked.
+    if unsafe { bpf_ringbuf_output(ring, pointer.cast(), bytes, wake) } != 0 {
+        lost(context);
+    }
+}
+
+/// Counts a sample for which the ring buffer had no room; the first one on each CPU is logged.
+#[inline(always)]
+fn lost(context: &PerfEventContext) {
+    if let Some(count) = maps::COUNTERS.get(counters::RING_FULL)
+        && *count == 0
+    {
+        warn!(context, "the sample buffer is full: samples are being lost and counted");
+    }
+    maps::count(counters::RING_FULL);
+}

@@ -1,0 +1,129 @@
+//! Every map: its size, who writes it, who reads it. And the constants that user space sets before loading.
+
+use aya_ebpf::{
+    macros::map,
+    maps::{Array, HashMap, PerCpuArray, RingBuf},
+};
+use profiler_common::{
+    config::user_regs,
+    counters,
+    sample::{KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, SampleHeader},
+    unwind_row::{Chunk, Page, ProcessMappings, UnwindRule},
+};
+
+/// `BPF_F_MMAPABLE`: user space writes these arrays with plain stores.
+const MMAPABLE: u32 = 1 << 10;
+
+/// Unwind rows. Written by user space (`unwind/table.rs`), read by `walk`. Sized at load.
+#[map]
+pub(crate) static ROWS: Array<Chunk> = Array::with_max_entries(16, MMAPABLE);
+
+/// Where each page of text has its rows. Written by user space, read by `walk`. Sized at load.
+#[map]
+pub(crate) static PAGES: Array<Page> = Array::with_max_entries(16384, MMAPABLE);
+
+/// Interned unwind rules. Written by user space, read by `walk`.
+#[map]
+pub(crate) static RULES: Array<UnwindRule> = Array::with_max_entries(65536, MMAPABLE);
+
+/// Mappings of each target, one slot a process. Written by user space, read by `walk`.
+#[map]
+pub(crate) static PROCESS_MAPPINGS: Array<ProcessMappings> = Array::with_max_entries(64, MMAPABLE);
+
+/// Thread group id to slot in [`PROCESS_MAPPINGS`]. Preallocated, as perf-event programs need before Linux 6.1.
+#[map]
+pub(crate) static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(1024, 0);
+
+/// Samples, read by `kernel/ring.rs` in user space.
+#[map]
+pub(crate) static SAMPLES: RingBuf = RingBuf::with_byte_size(8 << 20, 0);
+
+/// See [`profiler_common::counters`].
+#[map]
+pub(crate) static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(counters::COUNT, 0);
+
+/// The sample being made on this CPU. A per-CPU value may not be larger than 32 KiB (`PCPU_MIN_UNIT_SIZE`).
+#[map]
+static STATE: PerCpuArray<State> = PerCpuArray::with_max_entries(1, 0);
+
+/// One of [`user_regs`].
+#[unsafe(no_mangle)]
+pub(crate) static USER_REGS: u8 = user_regs::HELPER;
+/// Offset of `stack` in `task_struct`.
+#[unsafe(no_mangle)]
+pub(crate) static TASK_STACK_OFFSET: u32 = 0;
+/// Bytes between `task->stack` and the saved user registers.
+#[unsafe(no_mangle)]
+pub(crate) static TASK_REGS_OFFSET: u32 = 0;
+/// 1 to record kernel stacks.
+#[unsafe(no_mangle)]
+pub(crate) static KERNEL_STACKS: u8 = 0;
+/// Device of pyprof-bpf's pid namespace, 0 for the initial one.
+#[unsafe(no_mangle)]
+pub(crate) static PID_NS_DEV: u64 = 0;
+/// Inode of the same.
+#[unsafe(no_mangle)]
+pub(crate) static PID_NS_INO: u64 = 0;
+
+/// Words behind the header: native frames, kernel frames, copied stack.
+pub(crate) const WORDS: usize = NATIVE_FRAMES_MAX + KERNEL_FRAMES_MAX + 1 + STACK_COPY_BYTES_MAX / 8;
+
+/// The sample being made. `header` and `words` are what is sent.
+#[repr(C)]
+pub(crate) struct State {
+    pub(crate) header: SampleHeader,
+    pub(crate) words: [u64; WORDS],
+    pub(crate) ip: u64,
+    pub(crate) sp: u64,
+    pub(crate) bp: u64,
+    /// Where `rbx, r12, r13, r14, r15` are: a value, or an address when the bit in `saved_in_memory` is set.
+    /// Eight, so that a masked index is in bounds.
+    pub(crate) saved: [u64; 8],
+    pub(crate) saved_in_memory: u32,
+    /// Bit set: that register's place could not be expressed.
+    pub(crate) saved_lost: u32,
+    /// The frame at `ip` is the interrupted one: 1, else 0.
+    pub(crate) leaf: u64,
+    /// Address of the `ucontext` of the signal frame just passed; 0: the leaf's registers are in `leaf_registers`.
+    pub(crate) ucontext: u64,
+    /// Frames so far.
+    pub(crate) depth: u64,
+    /// The interrupted frame's registers by DWARF number.
+    pub(crate) leaf_registers: [u64; 16],
+    /// The mapping of the frame before, which is often this one's: begin, end, index.
+    pub(crate) mapping_begin: u64,
+    pub(crate) mapping_end: u64,
+    pub(crate) mapping_index: u64,
+}
+
+const _: () = assert!(size_of::<State>() <= 32768);
+
+/// This CPU's [`State`].
+#[inline(always)]
+pub(crate) fn state() -> Option<*mut State> {
+    STATE.get_ptr_mut(0)
+}
+
+/// Adds to a counter of this CPU.
+#[inline(always)]
+pub(crate) fn add(counter: u32, value: u64) {
+    if let Some(slot) = COUNTERS.get_ptr_mut(counter) {
+        // SAFETY: the pointer is to this CPU's own slot, which no other program run can interrupt (bpf_prog_active).
+        unsafe { *slot += value };
+    }
+}
+
+/// Counts one.
+#[inline(always)]
+pub(crate) fn count(counter: u32) {
+    add(counter, 1);
+}
+
+/// Reads a constant that user space may have set before loading: the compiler must not fold the value written here.
+macro_rules! global {
+    ($name:ident) => {{
+        // SAFETY: a frozen global of this object, valid for the program's life.
+        unsafe { core::ptr::read_volatile(&raw const $crate::maps::$name) }
+    }};
+}
+pub(crate) use global;

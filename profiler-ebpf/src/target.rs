@@ -1,0 +1,44 @@
+//! Is the task under this tick to be sampled?
+
+use aya_ebpf::{
+    bindings::bpf_pidns_info,
+    helpers::{bpf_get_current_pid_tgid, generated::bpf_get_ns_current_pid_tgid},
+};
+
+use crate::maps::{PROCESSES, global};
+
+/// The current task, when it belongs to a target.
+pub(crate) struct Target {
+    pub(crate) tgid: u32,
+    pub(crate) tid: u32,
+    /// Slot in `PROCESS_MAPPINGS`.
+    pub(crate) slot: u32,
+}
+
+/// The target under this tick. Ids are those of pyprof-bpf's own pid namespace, as user space knows them.
+#[inline(always)]
+pub(crate) fn current() -> Option<Target> {
+    let inode = global!(PID_NS_INO);
+    let (tgid, tid) = if inode == 0 {
+        let both = bpf_get_current_pid_tgid();
+        ((both >> 32) as u32, both as u32)
+    } else {
+        let mut info = bpf_pidns_info { pid: 0, tgid: 0 };
+        // SAFETY: `info` is a live stack variable of the size given.
+        let failed = unsafe {
+            bpf_get_ns_current_pid_tgid(
+                global!(PID_NS_DEV),
+                inode,
+                &raw mut info,
+                size_of::<bpf_pidns_info>() as u32,
+            )
+        };
+        if failed != 0 {
+            return None;
+        }
+        (info.tgid, info.pid)
+    };
+    // SAFETY: the value is copied at once; user space replaces whole entries only.
+    let slot = unsafe { PROCESSES.get(tgid) }.copied()?;
+    Some(Target { tgid, tid, slot })
+}

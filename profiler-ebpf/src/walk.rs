@@ -1,0 +1,379 @@
+//! One step of the unwind, and the loop over it.
+//!
+//! The step is a global function: the verifier checks it once, alone, and a call costs the loop a few instructions. An
+//! inlined step makes a loop of 1024 rounds too complex for every kernel. Searches are free of branches (sums of
+//! sign bits), so that the verifier sees a straight line instead of all ways through it.
+
+use core::arch::asm;
+
+use aya_ebpf::helpers::bpf_probe_read_user;
+use profiler_common::{
+    counters,
+    sample::{NATIVE_FRAMES_MAX, StackEnd, flags},
+    trampoline::ends_in_call,
+    unwind_row::{
+        CHUNK_ROWS, MAPPINGS_MAX, PAGE_BYTES, PAGE_SHIFT, ProcessMappings, RULE_BITS, RULE_NONE, SAVED_UNKNOWN,
+        UnwindRule, bp, cfa, mapping_kind,
+    },
+};
+
+use crate::{
+    maps::{self, PAGES, PROCESS_MAPPINGS, ROWS, RULES, State},
+    trampoline,
+};
+
+/// Words of the stack in which the caller of code without unwind information is looked for.
+const GUESS_WORDS: u64 = 8;
+/// Rows of a page that the first part of the search halves down to one: most pages have no more.
+const SHORT_SEARCH: u32 = 7;
+/// Steps that the longest page needs after that.
+const LONG_SEARCH: u32 = 5;
+
+/// Bytes from a `ucontext` to each register, by DWARF number (`struct sigcontext_64`,
+/// arch/x86/include/uapi/asm/sigcontext.h, 40 bytes into `struct ucontext`).
+static UCONTEXT_REGISTERS: [u64; 16] = [144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96];
+/// Bit n: DWARF register n is callee-saved and kept track of (`rbx`, `r12`–`r15`).
+const CALLEE_SAVED: u32 = 0xf008;
+const UCONTEXT_RBP: u64 = 120;
+const UCONTEXT_RSP: u64 = 160;
+const UCONTEXT_RIP: u64 = 168;
+
+/// Walks until an end is reached.
+#[inline(always)]
+pub(crate) fn run(state: *mut State, slot: u32) {
+    for _ in 0..=NATIVE_FRAMES_MAX {
+        if unwind_step(slot) == 0 {
+            break;
+        }
+    }
+    // SAFETY: `state` is this CPU's map value.
+    maps::add(counters::FRAMES, unsafe { (*state).depth });
+}
+
+/// Notes how the walk ended.
+#[inline(always)]
+pub(crate) fn end(state: *mut State, reason: StackEnd) -> u32 {
+    // SAFETY: `state` is this CPU's map value.
+    let state = unsafe { &mut *state };
+    state.header.stack_end = reason as u16;
+    state.header.end_address = state.ip;
+    state.header.end_sp = state.sp;
+    state.header.end_bp = state.bp;
+    if state.leaf != 0 {
+        state.header.flags |= flags::END_IS_LEAF;
+    }
+    0
+}
+
+/// One frame: records `ip` and moves to the caller. Returns 0 at the end of the walk.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
+    let Some(pointer) = maps::state() else {
+        return 0;
+    };
+    // SAFETY: this CPU's map value, used by nothing else during this run.
+    let state = unsafe { &mut *pointer };
+    // Volatile: otherwise LLVM moves the address computation before the bounds check, which the verifier refuses.
+    // SAFETY: a field of the map value.
+    let depth = unsafe { core::ptr::read_volatile(&raw const state.depth) };
+    if depth >= NATIVE_FRAMES_MAX as u64 {
+        return end(pointer, StackEnd::DepthLimit);
+    }
+    let leaf = state.leaf != 0;
+    state.words[depth as usize] = state.ip | (state.leaf << 63);
+    state.depth = depth + 1;
+
+    let at = state.ip - u64::from(!leaf);
+    let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
+        return 0;
+    };
+    if at.wrapping_sub(state.mapping_begin) >= state.mapping_end.wrapping_sub(state.mapping_begin) {
+        state.mapping_index = find_mapping(mappings, at);
+    }
+    let entry = &mappings.entries[state.mapping_index as usize & (MAPPINGS_MAX - 1)];
+    if at < entry.begin || at >= entry.end {
+        state.mapping_begin = u64::MAX;
+        state.mapping_end = 0;
+        return match trampoline::rule_at(state.ip, leaf) {
+            Some(rule) => apply(pointer, &rule),
+            None => copy_later(pointer, StackEnd::NoMapping),
+        };
+    }
+    state.mapping_begin = entry.begin;
+    state.mapping_end = entry.end;
+    if entry.kind == mapping_kind::ROWS {
+        let vaddr = at - entry.bias;
+        let page = (vaddr >> PAGE_SHIFT).wrapping_sub(u64::from(entry.page0));
+        if page < u64::from(entry.page_count) {
+            let index = find_rule(entry.page_base + page as u32, (vaddr & (PAGE_BYTES - 1)) as u32);
+            if index != RULE_NONE
+                && let Some(rule) = RULES.get(index)
+            {
+                return apply(pointer, rule);
+            }
+        }
+    } else if entry.kind == mapping_kind::ANONYMOUS {
+        if let Some(rule) = trampoline::rule_at(state.ip, leaf) {
+            return apply(pointer, &rule);
+        }
+        if leaf && guess_caller(slot) != 0 {
+            return 1;
+        }
+        return end(pointer, StackEnd::UnknownJit);
+    } else if entry.kind == mapping_kind::PENDING {
+        return copy_later(pointer, StackEnd::NoMapping);
+    }
+    if let Some(rule) = trampoline::sigreturn_at(state.ip) {
+        return apply(pointer, &rule);
+    }
+    if leaf && guess_caller(slot) != 0 {
+        return 1;
+    }
+    end(pointer, StackEnd::NoRule)
+}
+
+/// Ends the walk here and asks `emit` to send the stack along, so that user space can finish it.
+#[inline(always)]
+fn copy_later(state: *mut State, reason: StackEnd) -> u32 {
+    end(state, reason);
+    // SAFETY: `state` is this CPU's map value.
+    unsafe { (*state).header.flags |= flags::STACK_COPY };
+    0
+}
+
+/// 1 when `a >= b`, else 0. Both must be below 2^63.
+///
+/// LLVM would turn a bit that it recognises as a comparison into a branch, and the verifier would then follow every
+/// way through a search: the shift written out hides where the bit comes from. It is a logical one, since newer
+/// verifiers follow both values of an arithmetic one (`maybe_fork_scalars`, kernel/bpf/verifier.c).
+#[inline(always)]
+fn at_least(a: u64, b: u64) -> u64 {
+    let mut below = a.wrapping_sub(b);
+    // SAFETY: a shift of one register.
+    unsafe { asm!("{0} >>= 63", inout(reg) below, options(pure, nomem, nostack)) };
+    below ^ 1
+}
+
+/// Index of the last mapping that begins at or before `at`, or 0.
+#[inline(always)]
+fn find_mapping(mappings: &ProcessMappings, at: u64) -> u64 {
+    let mut base = 0u64;
+    let mut half = MAPPINGS_MAX as u64 / 2;
+    while half > 0 {
+        let begin = mappings.entries[(base + half) as usize & (MAPPINGS_MAX - 1)].begin;
+        base += half * at_least(at, begin);
+        half /= 2;
+    }
+    base
+}
+
+/// One halving of a page's rows.
+#[inline(always)]
+fn halve(rows: &[u32; CHUNK_ROWS], base: &mut u32, length: &mut u32, key: u64) {
+    let half = *length / 2;
+    let row = rows[(*base + half) as usize & (CHUNK_ROWS - 1)];
+    *base += half * at_least(key, u64::from(row)) as u32;
+    *length -= half;
+}
+
+/// The rule in force at an offset in a page.
+#[inline(always)]
+fn find_rule(page: u32, offset: u32) -> u32 {
+    let Some(page) = PAGES.get(page) else {
+        return RULE_NONE;
+    };
+    if page.count == 0 {
+        return RULE_NONE;
+    }
+    let Some(rows) = ROWS.get(u32::from(page.chunk)) else {
+        return RULE_NONE;
+    };
+    // The largest row with this offset or a smaller one.
+    let key = u64::from((offset << RULE_BITS) | ((1 << RULE_BITS) - 1));
+    let mut base = u32::from(page.first);
+    let mut length = u32::from(page.count);
+    for _ in 0..SHORT_SEARCH {
+        halve(rows, &mut base, &mut length, key);
+    }
+    if length > 1 {
+        for _ in 0..LONG_SEARCH {
+            halve(rows, &mut base, &mut length, key);
+        }
+    }
+    rows[base as usize & (CHUNK_ROWS - 1)] & ((1 << RULE_BITS) - 1)
+}
+
+/// Reads a word of the user stack.
+#[inline(always)]
+fn read(address: u64) -> Result<u64, i32> {
+    // SAFETY: a checked read of user memory.
+    unsafe { bpf_probe_read_user(address as *const u64) }
+}
+
+/// Applies a rule: moves to the caller. Returns 0 at the end of the walk.
+#[inline(always)]
+fn apply(pointer: *mut State, rule: &UnwindRule) -> u32 {
+    // SAFETY: this CPU's map value.
+    let state = unsafe { &mut *pointer };
+    let new = match rule.cfa {
+        cfa::RSP => state.sp.wrapping_add(rule.cfa_off as i64 as u64),
+        cfa::RBP => state.bp.wrapping_add(rule.cfa_off as i64 as u64),
+        cfa::END => return end(pointer, StackEnd::Root),
+        cfa::PLT => {
+            let pushed = u64::from((state.ip & 15) >= rule.cfa_off as u64);
+            state.sp + 8 + 8 * pushed
+        }
+        cfa::SIGNAL => return signal(pointer),
+        cfa::DEREF_RSP | cfa::DEREF_RBP => {
+            let base = if rule.cfa == cfa::DEREF_RSP { state.sp } else { state.bp };
+            let Ok(value) = read(base.wrapping_add(rule.cfa_off as i16 as i64 as u64)) else {
+                return end(pointer, StackEnd::ReadFault);
+            };
+            value.wrapping_add((rule.cfa_off >> 16) as i64 as u64)
+        }
+        cfa::REG => match register(state, u32::from(rule.reg)) {
+            Ok(value) => value.wrapping_add(rule.cfa_off as i64 as u64),
+            Err(reason) => return end(pointer, reason),
+        },
+        _ => return end(pointer, StackEnd::Unsupported),
+    };
+    if new <= state.sp || new & 7 != 0 {
+        return end(pointer, StackEnd::NotUp);
+    }
+    // The two words below the CFA: the return address, and where `rbp` is saved most often.
+    // SAFETY: a checked read of user memory.
+    let Ok([below, caller]) = (unsafe { bpf_probe_read_user(new.wrapping_sub(16) as *const [u64; 2]) }) else {
+        return end(pointer, StackEnd::ReadFault);
+    };
+    let bp_place = match rule.bp {
+        bp::AT_CFA => new.wrapping_add(rule.bp_off as i64 as u64),
+        bp::AT_RBP => state.bp.wrapping_add(rule.bp_off as i64 as u64),
+        _ => 0,
+    };
+    if bp_place == new.wrapping_sub(16) {
+        state.bp = below;
+    } else if bp_place != 0 {
+        let Ok(value) = read(bp_place) else {
+            return end(pointer, StackEnd::ReadFault);
+        };
+        state.bp = value;
+    }
+    if rule.saved != [0; 5] {
+        note_saved(state, rule, new);
+    }
+    state.sp = new;
+    state.ip = caller;
+    state.leaf = 0;
+    if caller == 0 {
+        return end(pointer, StackEnd::ZeroReturnAddress);
+    }
+    1
+}
+
+/// Notes where this frame saved the callee-saved registers; they are read only when a rule needs one.
+#[inline(always)]
+fn note_saved(state: &mut State, rule: &UnwindRule, new: u64) {
+    for n in 0..5 {
+        let words = rule.saved[n];
+        let bit = 1 << n;
+        if words == SAVED_UNKNOWN {
+            state.saved_lost |= bit;
+        } else if words != 0 {
+            state.saved[n] = new.wrapping_sub(8 * u64::from(words));
+            state.saved_in_memory |= bit;
+            state.saved_lost &= !bit;
+        }
+    }
+}
+
+/// The value of a register, by DWARF number: callee-saved ones in any frame, the others in an interrupted one.
+#[inline(always)]
+fn register(state: &State, number: u32) -> Result<u64, StackEnd> {
+    if CALLEE_SAVED >> (number & 15) & 1 == 0 {
+        if state.leaf == 0 {
+            return Err(StackEnd::Unsupported);
+        }
+        let index = (number & 15) as usize;
+        if state.ucontext == 0 {
+            return Ok(state.leaf_registers[index]);
+        }
+        // SAFETY: an element of a constant table; volatile keeps it in `.rodata` instead of a chain of branches.
+        let offset = unsafe { core::ptr::read_volatile(&raw const UCONTEXT_REGISTERS[index]) };
+        return read(state.ucontext + offset).map_err(|_| StackEnd::ReadFault);
+    }
+    // 3, 12, 13, 14, 15 become 0, 1, 2, 3, 4, without a branch on which LLVM could drop the bound.
+    let index = number.wrapping_sub(11) & 7;
+    let bit = 1 << index;
+    if state.saved_lost & bit != 0 {
+        return Err(StackEnd::Unsupported);
+    }
+    let value = state.saved[index as usize];
+    if state.saved_in_memory & bit == 0 {
+        return Ok(value);
+    }
+    read(value).map_err(|_| StackEnd::ReadFault)
+}
+
+/// A signal frame: the interrupted registers lie in the `ucontext` at the stack pointer. The stack may be another one
+/// (`sigaltstack`), so its address may go down here.
+#[inline(always)]
+fn signal(pointer: *mut State) -> u32 {
+    // SAFETY: this CPU's map value.
+    let state = unsafe { &mut *pointer };
+    let context = state.sp;
+    let (Ok(bp), Ok(sp), Ok(ip)) =
+        (read(context + UCONTEXT_RBP), read(context + UCONTEXT_RSP), read(context + UCONTEXT_RIP))
+    else {
+        return end(pointer, StackEnd::ReadFault);
+    };
+    // rbx, r12, r13, r14, r15
+    state.saved = [context + 128, context + 72, context + 80, context + 88, context + 96, 0, 0, 0];
+    state.saved_in_memory = 0b11111;
+    state.saved_lost = 0;
+    state.bp = bp;
+    state.sp = sp;
+    state.ip = ip;
+    state.leaf = 1;
+    state.ucontext = context;
+    if ip == 0 {
+        return end(pointer, StackEnd::ZeroReturnAddress);
+    }
+    1
+}
+
+/// For an interrupted frame without unwind information: takes the first word of the stack that is a return address,
+/// and marks the sample. Returns 0 when there is none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn guess_caller(slot: u32) -> u32 {
+    let Some(pointer) = maps::state() else {
+        return 0;
+    };
+    // SAFETY: this CPU's map value.
+    let state = unsafe { &mut *pointer };
+    let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
+        return 0;
+    };
+    for n in 0..GUESS_WORDS {
+        let place = state.sp.wrapping_add(8 * n);
+        let Ok(word) = read(place) else {
+            return 0;
+        };
+        if word >= i64::MAX as u64 || word < PAGE_BYTES {
+            continue;
+        }
+        let entry = &mappings.entries[find_mapping(mappings, word) as usize & (MAPPINGS_MAX - 1)];
+        if word < entry.begin || word >= entry.end {
+            continue;
+        }
+        if ends_in_call(trampoline::word(word - 8)) || trampoline::sigreturn_at(word).is_some() {
+            state.header.flags |= flags::GUESSED;
+            state.sp = place.wrapping_add(8);
+            state.ip = word;
+            state.leaf = 0;
+            return 1;
+        }
+    }
+    0
+}

@@ -1,0 +1,254 @@
+//! The BPF object, its constants and sizes, into the kernel.
+
+use std::{io, os::fd::AsFd as _};
+
+use aya::{
+    Ebpf, EbpfLoader, VerifierLogLevel,
+    maps::{HashMap, Map, MapData, MapError, PerCpuArray},
+    programs::{PerfEvent, ProgramError},
+};
+use aya_log::EbpfLogger;
+use profiler_common::{
+    config::{global, user_regs},
+    unwind_row::{CHUNK_ROWS, Page, ProcessMappings, UnwindRule},
+};
+use thiserror::Error;
+
+use super::{
+    counters::Counters,
+    events::SamplingEvents,
+    features::{Features, RegistersFrom},
+    memory::MappedArray,
+    ring::SampleRing,
+};
+use crate::model::{Hz, Pid};
+
+/// The object that `build.rs` built or took from the repository.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pyprof-bpf.bpf.o"));
+
+/// The program's name (profiler-ebpf/src/main.rs).
+const PROGRAM: &str = "sample";
+/// Slots for mappings of processes (`PROCESS_MAPPINGS` in profiler-ebpf/src/maps.rs).
+const MAPPING_SLOTS: usize = 64;
+/// `RULES` in profiler-ebpf/src/maps.rs.
+const RULES_MAX: usize = 65536;
+
+/// Why the kernel side could not be set up.
+#[derive(Debug, Error)]
+pub enum KernelError {
+    /// The object is not what this program expects.
+    #[error("the embedded BPF object does not fit this program: {0}\nbuild both again: cargo xtask bpf && cargo build")]
+    Object(String),
+    /// The kernel refused the object or one of its maps.
+    #[error("the kernel refused the BPF object: {0}")]
+    Load(#[from] Box<aya::EbpfError>),
+    /// The kernel refused the program.
+    #[error("the kernel refused the BPF program: {0}")]
+    Program(#[from] Box<ProgramError>),
+    /// A map could not be used.
+    #[error("cannot use the BPF map {name}: {source}")]
+    Map {
+        /// The map's name.
+        name: &'static str,
+        /// What aya says.
+        #[source]
+        source: MapError,
+    },
+    /// The sampling event could not be opened.
+    #[error("cannot open a sampling event: {source}")]
+    Event {
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The frequency is above the kernel's limit.
+    #[error(
+        "{asked} is more than this kernel allows ({limit} Hz)\n\
+         raise the limit: sudo sysctl kernel.perf_event_max_sample_rate={}, or sample less often: -F {limit}", asked.0
+    )]
+    Frequency {
+        /// What was asked for.
+        asked: Hz,
+        /// `kernel.perf_event_max_sample_rate`.
+        limit: u64,
+    },
+    /// More processes than there are slots.
+    #[error("cannot follow pid {pid}: {MAPPING_SLOTS} processes are being followed already")]
+    TooManyProcesses {
+        /// The process that found no slot.
+        pid: Pid,
+    },
+    /// A system call failed.
+    #[error("{call} failed: {source}")]
+    System {
+        /// Which one.
+        call: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl KernelError {
+    /// For `map_err`: an error of this map.
+    pub(super) fn map(name: &'static str) -> impl FnOnce(MapError) -> Self {
+        move |source| Self::Map { name, source }
+    }
+}
+
+/// How much room there is for unwind rows: kernel memory, allocated at load.
+#[derive(Clone, Copy, Debug)]
+pub struct MapSizes {
+    /// Chunks of [`CHUNK_ROWS`] rows, 64 KiB each.
+    pub chunks: u32,
+    /// Pages of text, 8 bytes each.
+    pub pages: u32,
+}
+
+impl MapSizes {
+    /// For a process whose executable files have so many bytes of text, with as much again for what it will load.
+    pub fn for_text(bytes: u64) -> Self {
+        // Measured: 40 (libpython) to 80 (OpenBLAS) bytes of text a row.
+        let rows = 2 * bytes / 32 + (2 << 20);
+        let chunks = rows.div_ceil(CHUNK_ROWS as u64).min(u64::from(u16::MAX));
+        let pages = (2 * bytes / 4096 + 131_072).min(1 << 22);
+        Self { chunks: chunks as u32, pages: pages as u32 }
+    }
+}
+
+/// What the kernel says of the program's running time (`kernel.bpf_stats_enabled`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProgramStats {
+    /// How often it ran, for any process.
+    pub runs: u64,
+    /// Nanoseconds in it.
+    pub run_time_ns: u64,
+    /// Instructions the verifier looked at (Linux 5.16+).
+    pub verified_instructions: Option<u32>,
+}
+
+/// The maps of the unwinder, for `unwind/table.rs` to fill.
+pub struct UnwindMaps {
+    pub(crate) rows: MappedArray<u32>,
+    pub(crate) pages: MappedArray<Page>,
+    pub(crate) rules: MappedArray<UnwindRule>,
+    pub(crate) mappings: MappedArray<ProcessMappings>,
+    pub(crate) processes: HashMap<MapData, u32, u32>,
+}
+
+/// The loaded program and its maps. Dropping it removes them from the kernel.
+pub struct KernelSide {
+    ebpf: Ebpf,
+    counters: PerCpuArray<MapData, u64>,
+    sizes: MapSizes,
+    flush_log: Option<Box<dyn FnMut() + Send>>,
+}
+
+impl std::fmt::Debug for KernelSide {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelSide").field("sizes", &self.sizes).finish_non_exhaustive()
+    }
+}
+
+impl KernelSide {
+    /// Loads the object and its program; nothing runs yet.
+    ///
+    /// Needs `CAP_BPF` and `CAP_PERFMON` (Linux 5.8+), or `CAP_SYS_ADMIN`. Takes some 20 ms, most of it the verifier's.
+    pub fn load(features: &Features, sizes: MapSizes, kernel_stacks: bool) -> Result<Self, KernelError> {
+        let (way, stack_offset, regs_offset) = match features.registers {
+            RegistersFrom::Helper => (user_regs::HELPER, 0, 0),
+            RegistersFrom::TaskStack { stack_offset, regs_offset } => {
+                (user_regs::TASK_STACK, stack_offset, regs_offset)
+            }
+        };
+        let (namespace_device, namespace_inode) = features.pid_namespace.unwrap_or((0, 0));
+        let kernel_stacks = u8::from(kernel_stacks);
+        let mut ebpf = EbpfLoader::new()
+            .verifier_log_level(VerifierLogLevel::STATS)
+            .override_global(global::USER_REGS, &way, true)
+            .override_global(global::TASK_STACK_OFFSET, &stack_offset, true)
+            .override_global(global::TASK_REGS_OFFSET, &regs_offset, true)
+            .override_global(global::KERNEL_STACKS, &kernel_stacks, true)
+            .override_global(global::PID_NS_DEV, &namespace_device, true)
+            .override_global(global::PID_NS_INO, &namespace_inode, true)
+            .map_max_entries("ROWS", sizes.chunks)
+            .map_max_entries("PAGES", sizes.pages)
+            .load(OBJECT)
+            .map_err(Box::new)?;
+        // Before the program: it refers to the log's map.
+        let flush_log = match EbpfLogger::init(&mut ebpf) {
+            Ok(mut logger) => Some(Box::new(move || logger.flush()) as Box<dyn FnMut() + Send>),
+            Err(error) => {
+                tracing::debug!("no log from the BPF program: {error}");
+                None
+            }
+        };
+        let program: &mut PerfEvent = ebpf
+            .program_mut(PROGRAM)
+            .ok_or_else(|| KernelError::Object(format!("no program {PROGRAM}")))?
+            .try_into()
+            .map_err(Box::new)?;
+        program.load().map_err(Box::new)?;
+        let counters = take(&mut ebpf, "COUNTERS")?;
+        let counters = PerCpuArray::try_from(counters).map_err(KernelError::map("COUNTERS"))?;
+        Ok(Self { ebpf, counters, sizes, flush_log })
+    }
+
+    /// The unwinder's maps. Once only.
+    pub fn take_unwind_maps(&mut self) -> Result<UnwindMaps, KernelError> {
+        let processes = take(&mut self.ebpf, "PROCESSES")?;
+        Ok(UnwindMaps {
+            rows: MappedArray::new(take(&mut self.ebpf, "ROWS")?, self.sizes.chunks as usize * CHUNK_ROWS)?,
+            pages: MappedArray::new(take(&mut self.ebpf, "PAGES")?, self.sizes.pages as usize)?,
+            rules: MappedArray::new(take(&mut self.ebpf, "RULES")?, RULES_MAX)?,
+            mappings: MappedArray::new(take(&mut self.ebpf, "PROCESS_MAPPINGS")?, MAPPING_SLOTS)?,
+            processes: HashMap::try_from(processes).map_err(KernelError::map("PROCESSES"))?,
+        })
+    }
+
+    /// The ring buffer of samples. Once only.
+    pub fn take_ring(&mut self) -> Result<SampleRing, KernelError> {
+        SampleRing::new(take(&mut self.ebpf, "SAMPLES")?)
+    }
+
+    /// Starts sampling on every online CPU.
+    pub fn attach(&mut self, frequency: Hz) -> Result<SamplingEvents, KernelError> {
+        let program: &PerfEvent = self
+            .ebpf
+            .program(PROGRAM)
+            .ok_or_else(|| KernelError::Object(format!("no program {PROGRAM}")))?
+            .try_into()
+            .map_err(Box::new)?;
+        let descriptor = program.fd().map_err(Box::new)?;
+        SamplingEvents::attach(descriptor.as_fd(), frequency)
+    }
+
+    /// What the program counted so far.
+    pub fn counters(&self) -> Result<Counters, KernelError> {
+        Counters::read(&self.counters)
+    }
+
+    /// Passes on what the program logged: rare events only.
+    pub fn flush_log(&mut self) {
+        if let Some(flush) = &mut self.flush_log {
+            flush();
+        }
+    }
+
+    /// The kernel's own figures about the program; times only while BPF statistics are on.
+    pub fn program_stats(&self) -> Result<ProgramStats, KernelError> {
+        let program = self.ebpf.program(PROGRAM).ok_or_else(|| KernelError::Object(format!("no program {PROGRAM}")))?;
+        let program: &PerfEvent = program.try_into().map_err(Box::new)?;
+        let info = program.info().map_err(Box::new)?;
+        Ok(ProgramStats {
+            runs: info.run_count(),
+            run_time_ns: info.run_time().as_nanos() as u64,
+            verified_instructions: info.verified_instruction_count(),
+        })
+    }
+}
+
+/// Takes a map out of the object.
+fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, KernelError> {
+    ebpf.take_map(name).ok_or_else(|| KernelError::Object(format!("no map {name}")))
+}

@@ -1,0 +1,162 @@
+//! Bytes of the ring buffer → [`RawSample`].
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use aya::maps::{Map, MapData, RingBuf};
+use profiler_common::sample::{HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags};
+
+use super::loader::KernelError;
+use crate::model::{Avma, KtimeNs, Pid, RawSample, SavedRegister, StackCopy, StackEnd, ThreadName, Tid};
+
+/// The ring buffer of samples. Its descriptor becomes readable only when much is waiting: read on a timer as well.
+pub struct SampleRing {
+    ring: RingBuf<MapData>,
+    words: Vec<u64>,
+    malformed: u64,
+}
+
+impl SampleRing {
+    pub(super) fn new(map: Map) -> Result<Self, KernelError> {
+        let ring = RingBuf::try_from(map).map_err(KernelError::map("SAMPLES"))?;
+        Ok(Self { ring, words: Vec::new(), malformed: 0 })
+    }
+
+    /// Hands every waiting sample to `each`, up to `most`; returns how many there were.
+    ///
+    /// A sample borrows a buffer that is used again for the next one.
+    pub fn drain(&mut self, most: usize, mut each: impl FnMut(&RawSample<'_>)) -> usize {
+        let mut count = 0;
+        while count < most
+            && let Some(item) = self.ring.next()
+        {
+            count += 1;
+            match parse(&item, &mut self.words) {
+                Some(sample) => each(&sample),
+                None => self.malformed += 1,
+            }
+        }
+        count
+    }
+
+    /// Records that were not well formed: 0, unless kernel and user side disagree.
+    pub const fn malformed(&self) -> u64 {
+        self.malformed
+    }
+}
+
+impl std::fmt::Debug for SampleRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SampleRing").field("malformed", &self.malformed).finish_non_exhaustive()
+    }
+}
+
+impl AsRawFd for SampleRing {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+}
+
+/// Reads one record. `words` is the buffer that the sample borrows.
+fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>> {
+    if record.len() < HEADER_BYTES {
+        return None;
+    }
+    // SAFETY: the kernel side writes a whole `SampleHeader` first (see `send` in profiler-ebpf/src/emit.rs), every bit
+    // pattern of it is valid, and the length was checked above.
+    let header = unsafe { record.as_ptr().cast::<SampleHeader>().read_unaligned() };
+    words.clear();
+    let (chunks, []) = record[HEADER_BYTES..].as_chunks::<8>() else {
+        return None;
+    };
+    words.extend(chunks.iter().map(|&bytes| u64::from_ne_bytes(bytes)));
+
+    let (native, rest) = words.split_at_checked(usize::from(header.native_words))?;
+    let (interpreter, rest) = rest.split_at_checked(usize::from(header.interpreter_words))?;
+    let (kernel, rest) = rest.split_at_checked(usize::from(header.kernel_words))?;
+    let at = Avma(header.end_address);
+    let unfinished = (header.flags & flags::STACK_COPY != 0).then(|| {
+        let stack = &record[record.len() - 8 * rest.len()..];
+        StackCopy {
+            ip: at,
+            sp: header.end_sp & !7,
+            bp: header.end_bp,
+            saved: saved_registers(&header),
+            is_leaf: header.flags & flags::END_IS_LEAF != 0,
+            stack: &stack[..stack.len().min(usize::from(header.stack_bytes))],
+        }
+    });
+    Some(RawSample {
+        ktime: KtimeNs(header.ktime_ns),
+        pid: Pid(header.tgid),
+        tid: Tid(header.tid),
+        thread_name: ThreadName(header.comm),
+        in_kernel: header.flags & flags::KERNEL_MODE != 0,
+        guessed: header.flags & flags::GUESSED != 0,
+        end: end(header.stack_end, at)?,
+        native,
+        interpreter,
+        kernel,
+        unfinished,
+    })
+}
+
+fn saved_registers(header: &SampleHeader) -> [SavedRegister; 5] {
+    let mut saved = [SavedRegister::Unknown; 5];
+    for (n, (register, &value)) in saved.iter_mut().zip(&header.end_saved).enumerate() {
+        *register = if header.end_saved_lost >> n & 1 != 0 {
+            SavedRegister::Unknown
+        } else if header.end_saved_in_memory >> n & 1 != 0 {
+            SavedRegister::At(value)
+        } else {
+            SavedRegister::Value(value)
+        };
+    }
+    saved
+}
+
+fn end(code: u16, at: Avma) -> Option<StackEnd> {
+    let wire = WireEnd::ALL.into_iter().find(|&end| end as u16 == code)?;
+    Some(match wire {
+        WireEnd::Root => StackEnd::Root,
+        WireEnd::ZeroReturnAddress => StackEnd::ZeroReturnAddress,
+        WireEnd::NoRule => StackEnd::NoRule(at),
+        WireEnd::UnknownJit => StackEnd::UnknownJit(at),
+        WireEnd::NoMapping => StackEnd::NoMapping(at),
+        WireEnd::ReadFault => StackEnd::ReadFault(at),
+        WireEnd::NotUp => StackEnd::NotUp(at),
+        WireEnd::DepthLimit => StackEnd::DepthLimit,
+        WireEnd::Unsupported => StackEnd::Unsupported(at),
+        WireEnd::NoUserRegisters => StackEnd::NoUserRegisters,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(native: u16, kernel: u16, words: &[u64]) -> Vec<u8> {
+        let mut bytes = vec![0u8; HEADER_BYTES];
+        bytes[8..12].copy_from_slice(&42u32.to_ne_bytes());
+        let counts = std::mem::offset_of!(SampleHeader, native_words);
+        bytes[counts..counts + 2].copy_from_slice(&native.to_ne_bytes());
+        bytes[counts + 4..counts + 6].copy_from_slice(&kernel.to_ne_bytes());
+        words.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn lists_follow_the_header_in_order() {
+        let mut words = Vec::new();
+        let bytes = record(2, 1, &[1, 2, 3]);
+        let sample = parse(&bytes, &mut words).expect("well formed");
+        assert_eq!((sample.pid, sample.native, sample.kernel), (Pid(42), &[1, 2][..], &[3][..]));
+        assert_eq!(sample.end, StackEnd::Root);
+    }
+
+    #[test]
+    fn a_record_shorter_than_it_says_is_refused() {
+        let mut words = Vec::new();
+        assert!(parse(&record(4, 0, &[1, 2, 3]), &mut words).is_none());
+        assert!(parse(&[0; 10], &mut words).is_none());
+    }
+}

@@ -1,0 +1,79 @@
+//! What can go wrong when writing.
+
+use std::{io, path::PathBuf};
+
+use super::Format;
+
+/// Why a profile was not written. Each message names the thing, the cause and what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// No such format.
+    #[error(
+        "there is no output format `{name}`; choose one of {}",
+        Format::names()
+    )]
+    UnknownFormat {
+        /// What was asked for.
+        name: String,
+    },
+    /// A file name that does not tell the format.
+    #[error("the name of {} does not say which format to write; end it in {}, or name the format", path.display(), Format::extensions())]
+    UnknownExtension {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A profile without stacks.
+    #[error(
+        "the profile is empty: no samples were taken, so there is nothing to write; record for longer, or while the program uses the CPU"
+    )]
+    NoSamples,
+    /// The destination is there already.
+    #[error("{} exists and is not overwritten; move it away, or choose another name", path.display())]
+    Exists {
+        /// The destination.
+        path: PathBuf,
+    },
+    /// The destination is a directory, or has no name.
+    #[error("{} is not the name of a file; add one, for example profile.svg", path.display())]
+    NotAFile {
+        /// The destination.
+        path: PathBuf,
+    },
+    /// The destination's directory cannot be written to.
+    #[error("cannot create a file in {}: {source}; choose a directory that exists and can be written to", directory.display())]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A device or pipe that cannot be opened.
+    #[error("cannot write to {}: {source}; choose another file", path.display())]
+    Open {
+        /// The device or pipe.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The bytes could not be written; nothing of them remains in a file.
+    #[error("cannot write the profile: {source}; check that there is room")]
+    Write {
+        /// Why.
+        source: io::Error,
+    },
+    /// The file was written and could not be given its name; it was removed.
+    #[error("cannot put the finished file at {}: {source}; choose a directory that can be written to", path.display())]
+    Publish {
+        /// The destination.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl OutputError {
+    /// The reader of standard output has closed it (`… | head`): a reason to stop, not to complain.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Write { source } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

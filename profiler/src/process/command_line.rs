@@ -1,0 +1,172 @@
+//! Python's own command line and environment, as far as they switch trampolines on.
+
+use std::{ffi::OsString, os::unix::ffi::OsStrExt};
+
+/// What was asked of the interpreter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum PerfSupport {
+    /// Nothing.
+    #[default]
+    Off,
+    /// Trampolines named by a perf map.
+    PerfMap,
+    /// Trampolines named by a jitdump (CPython 3.13 and later).
+    JitDump,
+}
+
+/// Options that matter here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Options {
+    /// `-X perf`, `-X perf_jit`.
+    pub(super) perf: PerfSupport,
+    /// `-E` or `-I`: no variable counts.
+    pub(super) ignores_environment: bool,
+}
+
+/// Reads `python`'s options, up to the script, `-c` or `-m`.
+///
+/// The options that take a value are `-c`, `-m`, `-W`, `-X` and `--check-hash-based-pycs` (`_PyOS_GetOpt` in
+/// Python/getopt.c, CPython 3.12 to 3.15). `-X perf=0` is on: only the name is looked at (`config_init_perf_profiling`
+/// in Python/initconfig.c, CPython 3.12).
+pub(super) fn options(arguments: &[OsString]) -> Options {
+    let mut found = Options::default();
+    let mut rest = arguments.iter().skip(1).map(|argument| argument.as_bytes());
+    while let Some(argument) = rest.next() {
+        if argument == b"--check-hash-based-pycs" {
+            rest.next();
+            continue;
+        }
+        let Some(letters) = argument
+            .strip_prefix(b"-")
+            .filter(|letters| !letters.is_empty())
+        else {
+            break;
+        };
+        if letters == b"-" {
+            break;
+        }
+        if letters.starts_with(b"-") {
+            continue;
+        }
+        for (at, letter) in letters.iter().enumerate() {
+            match letter {
+                b'c' | b'm' => return found,
+                b'E' | b'I' => found.ignores_environment = true,
+                b'W' | b'X' => {
+                    let attached = &letters[at + 1..];
+                    let value = if attached.is_empty() {
+                        rest.next().unwrap_or_default()
+                    } else {
+                        attached
+                    };
+                    if *letter == b'X' {
+                        found.perf = extended_option(value).unwrap_or(found.perf);
+                    }
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+fn extended_option(value: &[u8]) -> Option<PerfSupport> {
+    match value.split(|&byte| byte == b'=').next()? {
+        b"perf" => Some(PerfSupport::PerfMap),
+        b"perf_jit" => Some(PerfSupport::JitDump),
+        _ => None,
+    }
+}
+
+/// Reads the variables of `/proc/PID/environ`: those the process was started with. A number other than zero is on.
+pub(super) fn from_environment(environment: &[u8]) -> PerfSupport {
+    let is_on = |name: &[u8]| {
+        let mut variables = environment.split(|&byte| byte == 0);
+        let value = variables.find_map(|variable| variable.strip_prefix(name)?.strip_prefix(b"="));
+        let number =
+            value.and_then(|value| std::str::from_utf8(value).ok()?.trim().parse::<i64>().ok());
+        number.is_some_and(|number| number != 0)
+    };
+    if is_on(b"PYTHON_PERF_JIT_SUPPORT") {
+        PerfSupport::JitDump
+    } else if is_on(b"PYTHONPERFSUPPORT") {
+        PerfSupport::PerfMap
+    } else {
+        PerfSupport::Off
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn perf(line: &str) -> PerfSupport {
+        options(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).perf
+    }
+
+    #[test]
+    fn the_option_is_found_however_it_is_written() {
+        for line in [
+            "python -X perf x.py",
+            "python -Xperf x.py",
+            "python -uX perf -m x",
+            "python -W error -X perf=1 -",
+        ] {
+            assert_eq!(perf(line), PerfSupport::PerfMap, "{line}");
+        }
+        assert_eq!(perf("python -X perf_jit x.py"), PerfSupport::JitDump);
+        assert_eq!(
+            perf("python --check-hash-based-pycs never -Xperf x.py"),
+            PerfSupport::PerfMap
+        );
+    }
+
+    #[test]
+    fn arguments_of_the_script_are_not_options_of_python() {
+        for line in [
+            "python x.py -X perf",
+            "python -m tool -Xperf",
+            "python -c pass -X perf",
+            "python - -X perf",
+            "python -W -Xperf",
+            "python -- -X perf",
+            "python -X dev x.py",
+            "python -cpass -Xperf",
+            "python",
+            "python -X",
+        ] {
+            assert_eq!(perf(line), PerfSupport::Off, "{line}");
+        }
+    }
+
+    #[test]
+    fn isolated_interpreters_ignore_the_environment() {
+        let ignores = |line: &str| {
+            options(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).ignores_environment
+        };
+        assert!(ignores("python -I x.py") && ignores("python -sE x.py"));
+        assert!(!ignores("python x.py -E") && !ignores("python -s x.py"));
+    }
+
+    #[test]
+    fn a_variable_counts_if_it_is_a_number_other_than_zero() {
+        assert_eq!(
+            from_environment(b"A=1\0PYTHONPERFSUPPORT=1\0B=2\0"),
+            PerfSupport::PerfMap
+        );
+        assert_eq!(
+            from_environment(b"PYTHON_PERF_JIT_SUPPORT=1\0PYTHONPERFSUPPORT=1\0"),
+            PerfSupport::JitDump
+        );
+        for off in [
+            &b""[..],
+            b"PYTHONPERFSUPPORT=0\0",
+            b"PYTHONPERFSUPPORT=\0",
+            b"XPYTHONPERFSUPPORT=1\0",
+            b"PYTHONPERFSUPPORT=yes",
+        ] {
+            assert_eq!(from_environment(off), PerfSupport::Off);
+        }
+    }
+}

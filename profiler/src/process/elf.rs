@@ -1,0 +1,369 @@
+//! A few facts of an ELF file, read in bounded pieces: the file is the target's and may be anything.
+//!
+//! 64-bit little-endian files only, as x86-64 and AArch64 have them. Nothing is mapped into our memory: a file that
+//! shrinks while it is read gives an error here, not a fatal signal.
+
+use std::{fs::File, io, os::unix::fs::FileExt};
+
+use object::elf;
+
+use crate::model::{FileOffset, Svma};
+
+/// Entries of the section and program header tables that are read.
+const HEADERS_MAX: u64 = 4096;
+
+/// Bytes of a symbol or string table that are read. Chromium's are of this size.
+const TABLE_BYTES_MAX: u64 = 64 << 20;
+
+const HEADER_BYTES: usize = 64;
+const SECTION_BYTES: usize = 64;
+const SEGMENT_BYTES: usize = 56;
+const SYMBOL_BYTES: usize = 24;
+
+/// The headers of an ELF file, with the file to read more from.
+#[derive(Debug)]
+pub struct ElfFile<'f> {
+    file: &'f File,
+    sections: Vec<Section>,
+    segments: Vec<Segment>,
+    section_names: Vec<u8>,
+}
+
+/// A section header, as far as it matters.
+#[derive(Clone, Copy, Debug)]
+struct Section {
+    name: u32,
+    kind: u32,
+    flags: u64,
+    offset: u64,
+    size: u64,
+    link: u32,
+}
+
+/// A loadable segment.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    offset: u64,
+    address: u64,
+    file_size: u64,
+}
+
+/// Which of a file's two symbol tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SymbolTable {
+    /// What the file offers to others (`.dynsym`): stays when a file is stripped.
+    Dynamic,
+    /// Every symbol (`.symtab`).
+    Full,
+}
+
+impl<'f> ElfFile<'f> {
+    /// Reads the headers. Fails with `InvalidData` if it is no 64-bit little-endian ELF file or if its headers lie
+    /// outside of it. Costs four reads.
+    pub fn parse(file: &'f File) -> io::Result<Self> {
+        let header = read(file, 0, HEADER_BYTES as u64)?;
+        let expected = [b'\x7f', b'E', b'L', b'F', elf::ELFCLASS64, elf::ELFDATA2LSB];
+        if !header.starts_with(&expected) {
+            return Err(invalid("not a 64-bit little-endian ELF file"));
+        }
+        let (segment_table, section_table) = (u64_at(&header, 32), u64_at(&header, 40));
+        let (segment_count, section_count) = (
+            u64::from(u16_at(&header, 56)),
+            u64::from(u16_at(&header, 60)),
+        );
+        let names = usize::from(u16_at(&header, 62));
+
+        let segments = read(
+            file,
+            segment_table,
+            segment_count.min(HEADERS_MAX) * SEGMENT_BYTES as u64,
+        )?;
+        let segments = segments
+            .chunks_exact(SEGMENT_BYTES)
+            .filter_map(Segment::load)
+            .collect();
+        // Files without sections still run: only their segments are needed for that.
+        let sections = read(
+            file,
+            section_table,
+            section_count.min(HEADERS_MAX) * SECTION_BYTES as u64,
+        );
+        let sections = sections.unwrap_or_default();
+        let sections: Vec<_> = sections
+            .chunks_exact(SECTION_BYTES)
+            .map(Section::parse)
+            .collect();
+        let mut parsed = Self {
+            file,
+            sections,
+            segments,
+            section_names: Vec::new(),
+        };
+        if let Some(&names) = parsed.sections.get(names) {
+            parsed.section_names = parsed.table(&names).unwrap_or_default();
+        }
+        Ok(parsed)
+    }
+
+    /// The stated address of what lies at an offset in the file, if that is loaded at all.
+    pub fn svma_of(&self, at: FileOffset) -> Option<Svma> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|s| at.0 >= s.offset && at.0 - s.offset < s.file_size)?;
+        Some(Svma(segment.address.wrapping_add(at.0 - segment.offset)))
+    }
+
+    /// Initial content of memory at a stated address, if it comes from the file.
+    pub fn read_at(&self, at: Svma, length: u64) -> Option<Vec<u8>> {
+        let inside = |s: &&Segment| {
+            at.0 >= s.address && (at.0 - s.address).saturating_add(length) <= s.file_size
+        };
+        let segment = self.segments.iter().find(inside)?;
+        read(
+            self.file,
+            segment.offset.checked_add(at.0 - segment.address)?,
+            length,
+        )
+        .ok()
+    }
+
+    /// Addresses of symbols defined in the file, in the order of `wanted`.
+    pub fn symbols<const N: usize>(
+        &self,
+        table: SymbolTable,
+        wanted: [&str; N],
+    ) -> [Option<Svma>; N] {
+        let mut found = [None; N];
+        let kind = match table {
+            SymbolTable::Dynamic => elf::SHT_DYNSYM,
+            SymbolTable::Full => elf::SHT_SYMTAB,
+        };
+        let Some(symbols) = self.sections.iter().find(|section| section.kind == kind) else {
+            return found;
+        };
+        let Some(names) = self.sections.get(symbols.link as usize) else {
+            return found;
+        };
+        let (Ok(symbols), Ok(names)) = (self.table(symbols), self.table(names)) else {
+            return found;
+        };
+        for symbol in symbols.chunks_exact(SYMBOL_BYTES) {
+            if u16_at(symbol, 6) == elf::SHN_UNDEF {
+                continue;
+            }
+            let Some(name) = names.get(u32_at(symbol, 0) as usize..) else {
+                continue;
+            };
+            let is = |wanted: &&str| {
+                name.strip_prefix(wanted.as_bytes())
+                    .is_some_and(|rest| rest.first() == Some(&0))
+            };
+            if let Some(index) = wanted.iter().position(is) {
+                found[index].get_or_insert(Svma(u64_at(symbol, 8)));
+            }
+        }
+        found
+    }
+
+    /// It has a table of all its symbols.
+    pub fn has_full_symbols(&self) -> bool {
+        self.sections
+            .iter()
+            .any(|section| section.kind == elf::SHT_SYMTAB)
+    }
+
+    /// Bytes of DWARF in it, after decompression: what reading all of it takes, roughly.
+    pub fn debug_info_bytes(&self) -> u64 {
+        let debug = self.sections.iter().filter(|section| {
+            let name = self.name(section);
+            name.starts_with(b".debug_") || name.starts_with(b".zdebug_")
+        });
+        debug
+            .map(|section| self.uncompressed_bytes(section))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// The build id, by which separate debug information is found; of 8 to 64 bytes.
+    pub fn build_id(&self) -> Option<Vec<u8>> {
+        let note = self.section_bytes(".note.gnu.build-id", 1024)?;
+        let (name_length, length) = (u32_at(note.get(..12)?, 0), u32_at(&note, 4) as usize);
+        let is_id = name_length == 4
+            && u32_at(&note, 8) == elf::NT_GNU_BUILD_ID
+            && note.get(12..16)? == b"GNU\0";
+        let id = note.get(16..16_usize.checked_add(length)?)?;
+        (is_id && (8..=64).contains(&length)).then(|| id.to_vec())
+    }
+
+    /// Content of a section by name; `None` if it is missing, unreadable or longer than `bytes_max`.
+    pub fn section_bytes(&self, name: &str, bytes_max: u64) -> Option<Vec<u8>> {
+        let section = self
+            .sections
+            .iter()
+            .find(|section| self.name(section) == name.as_bytes())?;
+        if section.kind == elf::SHT_NOBITS || section.size > bytes_max {
+            return None;
+        }
+        read(self.file, section.offset, section.size).ok()
+    }
+
+    fn uncompressed_bytes(&self, section: &Section) -> u64 {
+        if section.kind == elf::SHT_NOBITS {
+            return 0;
+        }
+        if section.flags & u64::from(elf::SHF_COMPRESSED) != 0 {
+            // `ch_size` of `Elf64_Chdr`.
+            return read(self.file, section.offset, 24)
+                .map_or(u64::MAX, |header| u64_at(&header, 8));
+        }
+        if self.name(section).starts_with(b".z") {
+            // The old GNU form: "ZLIB" and the length, most significant byte first.
+            let header = read(self.file, section.offset, 12).ok();
+            let length = header.and_then(|header| header.get(4..12)?.try_into().ok());
+            return length.map_or(u64::MAX, u64::from_be_bytes);
+        }
+        section.size
+    }
+
+    fn name(&self, section: &Section) -> &[u8] {
+        let name = self
+            .section_names
+            .get(section.name as usize..)
+            .unwrap_or_default();
+        name.split(|&byte| byte == 0).next().unwrap_or_default()
+    }
+
+    fn table(&self, section: &Section) -> io::Result<Vec<u8>> {
+        if section.kind == elf::SHT_NOBITS || section.size > TABLE_BYTES_MAX {
+            return Err(invalid("a table too large to read"));
+        }
+        read(self.file, section.offset, section.size)
+    }
+}
+
+impl Section {
+    fn parse(header: &[u8]) -> Self {
+        Self {
+            name: u32_at(header, 0),
+            kind: u32_at(header, 4),
+            flags: u64_at(header, 8),
+            offset: u64_at(header, 24),
+            size: u64_at(header, 32),
+            link: u32_at(header, 40),
+        }
+    }
+}
+
+impl Segment {
+    fn load(header: &[u8]) -> Option<Self> {
+        (u32_at(header, 0) == elf::PT_LOAD).then(|| Self {
+            offset: u64_at(header, 8),
+            address: u64_at(header, 16),
+            file_size: u64_at(header, 32),
+        })
+    }
+}
+
+/// Reads exactly so much; no memory is taken for what a file does not have.
+fn read(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
+    let end = offset
+        .checked_add(length)
+        .ok_or_else(|| invalid("an offset past any file"))?;
+    if end > file.metadata()?.len() {
+        return Err(invalid("an offset past the end of the file"));
+    }
+    let mut bytes =
+        vec![0; usize::try_from(length).map_err(|_| invalid("a length past any memory"))?];
+    file.read_exact_at(&mut bytes, offset)?;
+    Ok(bytes)
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(array_at(bytes, at))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array_at(bytes, at))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array_at(bytes, at))
+}
+
+/// The bytes at a place that the caller knows to exist; zeros past the end, so that a mistake is no panic.
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .copied()
+        .unwrap_or([0; N])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn exercise(file: &File) {
+        let Ok(elf) = ElfFile::parse(file) else {
+            return;
+        };
+        let _ = elf.symbols(SymbolTable::Dynamic, ["Py_Version", "malloc"]);
+        let _ = elf.symbols(SymbolTable::Full, ["main"]);
+        let _ = (
+            elf.build_id(),
+            elf.debug_info_bytes(),
+            elf.section_bytes(".rodata", 1 << 20),
+        );
+        let _ = (
+            elf.svma_of(FileOffset(0x1000)),
+            elf.read_at(Svma(0x1000), 16),
+        );
+    }
+
+    #[test]
+    fn knows_its_own_test_program() {
+        let file = File::open(std::env::current_exe().expect("own path")).expect("open");
+        let elf = ElfFile::parse(&file).expect("parses");
+        assert!(elf.has_full_symbols());
+        assert!(elf.debug_info_bytes() > 0);
+        let [main] = elf.symbols(SymbolTable::Full, ["main"]);
+        let main = main.expect("main is defined");
+        assert!(elf.read_at(main, 16).is_some());
+        assert_eq!(elf.symbols(SymbolTable::Full, ["no such symbol"]), [None]);
+    }
+
+    #[test]
+    fn refuses_what_is_no_elf_file() {
+        let mut file = tempfile::tempfile().expect("temporary file");
+        assert!(ElfFile::parse(&file).is_err());
+        file.write_all(b"#!/bin/sh\n").expect("write");
+        assert!(ElfFile::parse(&file).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn a_damaged_file_is_never_a_panic(damage in proptest::collection::vec((0_usize..20_000, any::<u8>()), 1..40), header in proptest::collection::vec((0_usize..64, any::<u8>()), 0..4), cut in 0_usize..40_000) {
+            let vdso = crate::process::vdso_image().unwrap_or_default();
+            let mut bytes = vdso.clone();
+            for (at, byte) in damage.into_iter().chain(header) {
+                if let Some(place) = bytes.get_mut(at) {
+                    *place = byte;
+                }
+            }
+            bytes.truncate(cut);
+            let mut file = tempfile::tempfile().expect("temporary file");
+            file.write_all(&bytes).expect("write");
+            exercise(&file);
+        }
+    }
+}

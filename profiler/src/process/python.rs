@@ -1,0 +1,244 @@
+//! Which Python a process runs, and whether it was started so that its functions can be named.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use crate::model::Pid;
+
+use super::{
+    PythonInfo, Target,
+    command_line::{self, PerfSupport},
+    elf::{ElfFile, SymbolTable},
+    file::{file_name, open_mapped},
+    mappings::Mapping,
+};
+
+/// Files looked into for an interpreter, when neither libpython nor the program itself is one.
+const FILES_MAX: usize = 64;
+
+/// Bytes of a file's constants that are searched for a version.
+const CONSTANTS_BYTES_MAX: u64 = 32 << 20;
+
+/// Bytes of the environment that are read; `execve` allows 6 MiB by default.
+const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
+
+/// Finds the interpreter in a process and how it was started.
+///
+/// Reads the names of what is mapped, else the symbols of the mapped files; costs some milliseconds at most. Needs the
+/// right to read the process (see [`Target::check`]); what cannot be read counts as not there. Looks at the process as
+/// it is now: a program that is just being started may not have loaded its libpython yet.
+pub fn inspect(target: &Target, mappings: &[Mapping]) -> PythonInfo {
+    let found = find_interpreter(target, mappings);
+    let marker = format!("jit-{}.dump", target.ns_pid);
+    let jitdump = mappings
+        .iter()
+        .any(|m| m.executable && m.path().is_some_and(|path| file_name(path) == marker));
+    PythonInfo {
+        version: found.version,
+        trampolines_asked: found.version.is_some() && asked_at_start(target) != PerfSupport::Off,
+        jitdump,
+        interpreter_files: found.files,
+    }
+}
+
+/// The process has its perf map open for writing, whoever asked for it: `sys.activate_stack_trampoline` too.
+///
+/// `perf_map_state.perf_map` in Python/sysmodule.c (CPython 3.12 to 3.15) stays open until the interpreter ends. Needs
+/// the right to read the process; without it, `false`.
+pub fn perf_map_is_open(target: &Target) -> bool {
+    let name = format!("/perf-{}.map", target.ns_pid);
+    let Ok(handles) = fs::read_dir(format!("/proc/{}/fd", target.pid)) else {
+        return false;
+    };
+    handles
+        .flatten()
+        .filter_map(|handle| fs::read_link(handle.path()).ok())
+        .any(|path| {
+            let path = path.to_string_lossy();
+            path.strip_suffix(" (deleted)")
+                .unwrap_or(&path)
+                .ends_with(&name)
+        })
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Interpreter {
+    version: Option<(u8, u8)>,
+    files: Vec<String>,
+}
+
+fn find_interpreter(target: &Target, mappings: &[Mapping]) -> Interpreter {
+    let mut found = Interpreter::default();
+    let files = distinct_files(mappings);
+    let program = target.exe.as_deref().map(without_deleted_mark);
+    let is_program = |path: &Path| Some(path) == program.as_deref();
+
+    for (path, _) in &files {
+        if let Some(version) = version_in_library_name(&file_name(path)) {
+            found.version.get_or_insert(version);
+            found.files.push(path.to_string_lossy().into_owned());
+        }
+    }
+    // With a libpython, `python` is a stub that calls it: plumbing as well.
+    let named_python = |path: &Path| file_name(path).starts_with("python");
+    if found.version.is_some() {
+        let stubs = files
+            .iter()
+            .filter(|(path, _)| is_program(path) && named_python(path));
+        found
+            .files
+            .extend(stubs.map(|(path, _)| path.to_string_lossy().into_owned()));
+        return found;
+    }
+    // The program first: all others come into question only for interpreters built into something larger.
+    let (first, others): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|(path, _)| is_program(path));
+    for (path, mapping) in first.into_iter().chain(others).take(FILES_MAX) {
+        if let Some(version) = version_of_file(target.pid, mapping, path) {
+            found.version = Some(version);
+            found.files.push(path.to_string_lossy().into_owned());
+            return found;
+        }
+    }
+    found
+}
+
+/// Executable mappings of files, the first of each.
+fn distinct_files(mappings: &[Mapping]) -> Vec<(&Path, &Mapping)> {
+    let mut files: Vec<(&Path, &Mapping)> = Vec::new();
+    for mapping in mappings.iter().filter(|mapping| mapping.executable) {
+        if let Some(path) = mapping.path()
+            && !files.iter().any(|(known, _)| *known == path)
+            && files.len() < 4096
+        {
+            files.push((path, mapping));
+        }
+    }
+    files
+}
+
+fn version_of_file(pid: Pid, mapping: &Mapping, path: &Path) -> Option<(u8, u8)> {
+    let from_name = version_in_program_name(&file_name(path));
+    let Ok(opened) = open_mapped(pid, mapping) else {
+        return from_name;
+    };
+    version_in_file(&opened.file, file_name(path).starts_with("python")).or(from_name)
+}
+
+/// The version that the content of an ELF file speaks of; `None` if it is no CPython. `named_python`: its name says so.
+fn version_in_file(file: &File, named_python: bool) -> Option<(u8, u8)> {
+    let elf = ElfFile::parse(file).ok()?;
+    let mut is_python = named_python;
+    for table in [SymbolTable::Dynamic, SymbolTable::Full] {
+        let [version, get_version, run] =
+            elf.symbols(table, ["Py_Version", "Py_GetVersion", "PyEval_EvalCode"]);
+        // `const unsigned long Py_Version = PY_VERSION_HEX` (Python/getversion.c, CPython 3.11 to 3.15).
+        if let Some(bytes) = version.and_then(|at| elf.read_at(at, 4))
+            && let [.., minor, major] = bytes[..]
+            && is_plausible((major, minor))
+        {
+            return Some((major, minor));
+        }
+        is_python |= get_version.is_some() && run.is_some();
+    }
+    if !is_python {
+        return None;
+    }
+    let constants = elf.section_bytes(".rodata", CONSTANTS_BYTES_MAX)?;
+    version_in_constants(&constants)
+}
+
+/// Before 3.11: the name of the library directory (Modules/getpath.c). Since: no symbols are left, so that only the
+/// full version (`3.12.1`, Python/getversion.c) speaks; it counts if there is no other text like it.
+fn version_in_constants(constants: &[u8]) -> Option<(u8, u8)> {
+    let texts = || {
+        let short = constants
+            .split(|&byte| byte == 0)
+            .filter(|text| (4..=24).contains(&text.len()));
+        short.filter_map(|text| std::str::from_utf8(text).ok())
+    };
+    let directory = |text: &str| {
+        let version = text
+            .strip_prefix("lib/")
+            .unwrap_or(text)
+            .strip_prefix("python")?;
+        parse_version(version)
+            .filter(|(_, rest)| rest.is_empty())
+            .map(|(version, _)| version)
+    };
+    if let Some(version) = texts().find_map(directory) {
+        return Some(version);
+    }
+    let mut full = texts().filter_map(|text| {
+        let (version, rest) = parse_version(text)?;
+        let patch = rest.strip_prefix('.')?;
+        (patch.starts_with(|c: char| c.is_ascii_digit()) && (11..=30).contains(&version.1))
+            .then_some(version)
+    });
+    let first = full.next()?;
+    full.all(|other| other == first).then_some(first)
+}
+
+/// `libpython3.12.so.1.0`, `libpython3.13t.so`, `libpython2.7.so.1.0`; not the stable `libpython3.so`.
+fn version_in_library_name(name: &str) -> Option<(u8, u8)> {
+    let (version, rest) = parse_version(name.strip_prefix("libpython")?)?;
+    let rest = rest.trim_start_matches(['d', 'm', 't', 'u']);
+    (rest == ".so" || rest.starts_with(".so.") || rest.starts_with('-')).then_some(version)
+}
+
+/// `python3.12`, `python3.13t`, `python3.11-dbg`.
+fn version_in_program_name(name: &str) -> Option<(u8, u8)> {
+    let (version, rest) = parse_version(name.strip_prefix("python")?)?;
+    (!rest.starts_with('.')).then_some(version)
+}
+
+/// `3.12` at the beginning, and the rest.
+fn parse_version(text: &str) -> Option<((u8, u8), &str)> {
+    let (major, rest) = text.split_once('.')?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let version = (major.parse().ok()?, rest[..digits].parse().ok()?);
+    is_plausible(version).then_some((version, &rest[digits..]))
+}
+
+fn is_plausible((major, minor): (u8, u8)) -> bool {
+    matches!(major, 2..=4) && minor <= 99
+}
+
+fn without_deleted_mark(path: &Path) -> PathBuf {
+    let text = path.as_os_str().as_encoded_bytes();
+    match text.strip_suffix(b" (deleted)").map(std::str::from_utf8) {
+        Some(Ok(path)) => PathBuf::from(path),
+        _ => path.to_path_buf(),
+    }
+}
+
+/// What the process was started with. An embedding program has a command line of its own, but heeds the variables.
+fn asked_at_start(target: &Target) -> PerfSupport {
+    let names_python = |name: &Path| file_name(name).starts_with("python");
+    let is_python = target.exe.as_deref().is_some_and(names_python);
+    let options = if is_python {
+        command_line::options(&target.arguments)
+    } else {
+        command_line::Options::default()
+    };
+    if options.perf != PerfSupport::Off || options.ignores_environment {
+        return options.perf;
+    }
+    let mut environment = Vec::new();
+    let read = File::open(format!("/proc/{}/environ", target.pid)).and_then(|file| {
+        file.take(ENVIRONMENT_BYTES_MAX)
+            .read_to_end(&mut environment)
+    });
+    if read.is_ok() {
+        command_line::from_environment(&environment)
+    } else {
+        PerfSupport::Off
+    }
+}
+
+#[cfg(test)]
+#[path = "python_tests.rs"]
+mod tests;

@@ -1,0 +1,224 @@
+#![expect(clippy::print_stderr, reason = "a skipped test says why")]
+
+use std::{
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use super::*;
+use crate::process::read_executable_mappings;
+
+#[test]
+fn names_of_libraries_and_programs_give_the_version() {
+    let library = [
+        ("libpython3.12.so.1.0", Some((3, 12))),
+        ("libpython3.13t.so.1.0", Some((3, 13))),
+        ("libpython3.6m.so.1.0", Some((3, 6))),
+        ("libpython2.7.so.1.0", Some((2, 7))),
+        ("libpython3.11.so", Some((3, 11))),
+        ("libpython3.so", None),
+        ("libpython3.12.a", None),
+        ("libpythonic3.12.so", None),
+        ("libpython3.999.so", None),
+    ];
+    for (name, version) in library {
+        assert_eq!(version_in_library_name(name), version, "{name}");
+    }
+    let program = [
+        ("python3.12", Some((3, 12))),
+        ("python3.11-dbg", Some((3, 11))),
+        ("python3", None),
+        ("python", None),
+        ("bash", None),
+    ];
+    for (name, version) in program {
+        assert_eq!(version_in_program_name(name), version, "{name}");
+    }
+}
+
+#[test]
+fn constants_give_the_version_where_there_are_no_symbols() {
+    assert_eq!(
+        version_in_constants(b"\0x\0lib/python3.8\0/usr\0"),
+        Some((3, 8))
+    );
+    assert_eq!(version_in_constants(b"\0python3.10\0"), Some((3, 10)));
+    assert_eq!(
+        version_in_constants(b"\x003.2.0\x003.12.1\x003.45.1\0"),
+        Some((3, 12)),
+        "other libraries' versions"
+    );
+    assert_eq!(
+        version_in_constants(b"\x003.12.1\x003.13.0\0"),
+        None,
+        "which of them?"
+    );
+    assert_eq!(
+        version_in_constants(b"\0python3.x\0python3.10/site\0\xff\0"),
+        None
+    );
+}
+
+/// A Python that runs until it goes out of scope.
+struct Running(Child);
+
+impl Running {
+    /// Starts `program`, with options and variables, and waits until it executes Python code.
+    fn start(program: &Path, options: &[&str], variables: &[(&str, &str)]) -> Option<Self> {
+        let code = "import sys, time\nprint(flush=True)\ntime.sleep(60)";
+        let mut command = Command::new(program);
+        command
+            .args(options)
+            .args(["-c", code])
+            .envs(variables.iter().copied());
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut running = Self(command.spawn().ok()?);
+        let mut line = [0; 1];
+        running.0.stdout.as_mut()?.read_exact(&mut line).ok()?;
+        Some(running)
+    }
+
+    fn inspect(&self) -> (Target, PythonInfo) {
+        let pid = Pid(self.0.id());
+        let target = Target::check(pid).expect("a target");
+        let mappings = read_executable_mappings(pid).expect("maps").mappings;
+        let info = inspect(&target, &mappings);
+        (target, info)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Interpreters of this machine: those on the path, and pyenv's.
+fn interpreters() -> Vec<(PathBuf, (u8, u8))> {
+    let mut directories: Vec<PathBuf> =
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
+    if let Some(home) = std::env::var_os("HOME") {
+        let versions = fs::read_dir(Path::new(&home).join(".pyenv/versions"));
+        directories.extend(
+            versions
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|version| version.path().join("bin")),
+        );
+    }
+    directories.retain(|directory| !directory.ends_with("shims"));
+    let named = |directory: &PathBuf| {
+        (6..16)
+            .map(|minor| (directory.join(format!("python3.{minor}")), (3, minor)))
+            .collect::<Vec<_>>()
+    };
+    directories
+        .iter()
+        .flat_map(named)
+        .filter(|(path, _)| path.is_file())
+        .collect()
+}
+
+#[test]
+fn finds_the_version_of_every_interpreter_here() {
+    let all = interpreters();
+    if all.is_empty() {
+        eprintln!("skipped: no python3.N here");
+    }
+    for (path, version) in all {
+        let Some(running) = Running::start(&path, &[], &[]) else {
+            continue;
+        };
+        let (_, info) = running.inspect();
+        assert_eq!(info.version, Some(version), "{}", path.display());
+        assert!(!info.interpreter_files.is_empty());
+        assert!(!info.trampolines_asked && !info.jitdump);
+    }
+}
+
+#[test]
+fn a_program_of_another_name_is_recognised_by_its_symbols() {
+    let Some((path, version)) = interpreters().into_iter().find(|(path, _)| {
+        let built_in = |file: File| version_in_file(&file, false).is_some();
+        File::open(path).is_ok_and(built_in)
+    }) else {
+        return eprintln!("skipped: no python with the interpreter inside here");
+    };
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let renamed = directory.path().join("service");
+    fs::copy(&path, &renamed).expect("copy");
+    let Some(running) = Running::start(&renamed, &[], &[]) else {
+        return;
+    };
+    let (_, info) = running.inspect();
+    assert_eq!(info.version, Some(version));
+    assert_eq!(info.interpreter_files, [renamed.to_string_lossy()]);
+}
+
+#[test]
+fn trampolines_asked_for_are_noticed() {
+    let Some((path, _)) = interpreters()
+        .into_iter()
+        .find(|(_, version)| *version >= (3, 12))
+    else {
+        return eprintln!("skipped: no python3.12 or later here");
+    };
+    let own_file = |running: &Running| PathBuf::from(format!("/tmp/perf-{}.map", running.0.id()));
+    let by_option = Running::start(&path, &["-X", "perf"], &[]).expect("starts");
+    let (target, info) = by_option.inspect();
+    assert!(info.trampolines_asked && !info.jitdump);
+    assert!(perf_map_is_open(&target));
+    let _ = fs::remove_file(own_file(&by_option));
+
+    let by_variable = Running::start(&path, &[], &[("PYTHONPERFSUPPORT", "1")]).expect("starts");
+    assert!(by_variable.inspect().1.trampolines_asked);
+    let _ = fs::remove_file(own_file(&by_variable));
+
+    let isolated = Running::start(&path, &["-I"], &[("PYTHONPERFSUPPORT", "1")]).expect("starts");
+    let (target, info) = isolated.inspect();
+    assert!(!info.trampolines_asked);
+    assert!(!perf_map_is_open(&target));
+}
+
+#[test]
+fn the_marker_of_a_jitdump_is_noticed() {
+    let Some((path, _)) = interpreters()
+        .into_iter()
+        .find(|(_, version)| *version >= (3, 13))
+    else {
+        return eprintln!("skipped: no python3.13 or later here");
+    };
+    let running = Running::start(&path, &["-Xperf_jit"], &[]).expect("starts");
+    let (_, info) = running.inspect();
+    assert!(info.jitdump && info.trampolines_asked);
+    let _ = fs::remove_file(format!("/tmp/jit-{}.dump", running.0.id()));
+}
+
+#[test]
+fn a_process_without_python_has_no_version() {
+    let sleeping = Running(
+        Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep starts"),
+    );
+    for _ in 0..500 {
+        if fs::read(format!("/proc/{}/comm", sleeping.0.id())).is_ok_and(|comm| comm == b"sleep\n")
+        {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (_, info) = sleeping.inspect();
+    assert_eq!(
+        info,
+        PythonInfo {
+            version: None,
+            interpreter_files: vec![],
+            trampolines_asked: false,
+            jitdump: false
+        }
+    );
+}

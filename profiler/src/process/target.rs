@@ -1,0 +1,317 @@
+//! Is a pid something that can be profiled, and what is it?
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{self, Read},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::PidfdFlags,
+};
+
+use crate::model::Pid;
+
+use super::status::{Stat, Status};
+
+/// Bytes of a command line that are read; the rest is of no use to anyone.
+const COMMAND_LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// A process that can be profiled: it exists, has memory, and may be read.
+///
+/// Keeps a handle of the process (pidfd), so that a later process with the same pid is not taken for it. All facts were
+/// read while the process held by the handle was alive.
+#[derive(Debug)]
+pub struct Target {
+    /// Its pid, in our pid namespace.
+    pub pid: Pid,
+    /// Its pid in its own, innermost pid namespace: what it calls itself, and its perf map.
+    pub ns_pid: u32,
+    /// Real user id of its owner.
+    pub uid: u32,
+    /// Its short name: at most 15 bytes, any bytes replaced that are no text.
+    pub comm: String,
+    /// Its arguments as it may have changed them since, the program's name first; possibly none.
+    pub arguments: Vec<OsString>,
+    /// The program it runs, in the mount namespace of the reader; `None` where it cannot be read.
+    pub exe: Option<PathBuf>,
+    /// When it started, in clock ticks (1/100 s) since boot: with the pid, tells it from all others.
+    pub start_ticks: u64,
+    pidfd: OwnedFd,
+    cpu_time_ns: AtomicU64,
+}
+
+/// Why a pid cannot be profiled. Each says what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// There is none.
+    #[error("there is no process {pid}: it may have exited; `pgrep -af python` lists what runs")]
+    NoSuchProcess {
+        /// What was asked for.
+        pid: Pid,
+    },
+    /// It is a thread of a process.
+    #[error(
+        "{pid} is a thread of process {process} ({comm}): use {process}, all its threads are profiled"
+    )]
+    Thread {
+        /// What was asked for.
+        pid: Pid,
+        /// The process it belongs to.
+        process: Pid,
+        /// The thread's name.
+        comm: String,
+    },
+    /// It is part of the kernel.
+    #[error(
+        "{pid} ({comm}) is a kernel thread, it runs no Python: choose the pid of a Python process"
+    )]
+    KernelThread {
+        /// What was asked for.
+        pid: Pid,
+        /// Its name.
+        comm: String,
+    },
+    /// It has exited already.
+    #[error(
+        "process {pid} ({comm}) has exited and waits for its parent {parent} to notice: choose a process that runs"
+    )]
+    Zombie {
+        /// What was asked for.
+        pid: Pid,
+        /// Its name.
+        comm: String,
+        /// Its parent.
+        parent: Pid,
+    },
+    /// It is pyprof-bpf.
+    #[error("{pid} is pyprof-bpf itself: choose the pid of a Python process")]
+    Ourselves {
+        /// What was asked for.
+        pid: Pid,
+    },
+    /// We may not look into it.
+    #[error(
+        "not allowed to look into process {pid}{owner}: run pyprof-bpf with sudo, or give it CAP_SYS_PTRACE"
+    )]
+    NotPermitted {
+        /// What was asked for.
+        pid: Pid,
+        /// Whose it is, ` of user 1000`, where that is known.
+        owner: String,
+    },
+    /// `/proc` did not work as it should.
+    #[error(
+        "cannot read {path}: {source}; pyprof-bpf needs a /proc of its own pid namespace (`mount -t proc proc /proc`)"
+    )]
+    Proc {
+        /// The file.
+        path: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+impl Target {
+    /// Checks a pid, and collects what is to be known of the process.
+    ///
+    /// Needs the right to read it (`PTRACE_MODE_READ`): the same user and a process that may dump core, or
+    /// CAP_SYS_PTRACE. Yama has no say in it: `yama_ptrace_access_check` (security/yama/yama_lsm.c, Linux 6.12) looks at
+    /// `PTRACE_MODE_ATTACH` only. Needs Linux 5.3 (`pidfd_open`).
+    pub fn check(pid: Pid) -> Result<Self, TargetError> {
+        if pid.0 == std::process::id() {
+            return Err(TargetError::Ourselves { pid });
+        }
+        let status = read_status(pid)?;
+        let stat = Stat::parse(&read(pid, "stat")?).ok_or_else(|| unreadable(pid, "stat"))?;
+        if status.tgid == std::process::id() {
+            return Err(TargetError::Ourselves { pid });
+        }
+        if status.tgid != pid.0 {
+            return Err(TargetError::Thread {
+                pid,
+                process: Pid(status.tgid),
+                comm: stat.comm,
+            });
+        }
+        if stat.is_kernel_thread() {
+            return Err(TargetError::KernelThread {
+                pid,
+                comm: stat.comm,
+            });
+        }
+        if stat.is_dead() {
+            return Err(TargetError::Zombie {
+                pid,
+                comm: stat.comm,
+                parent: Pid(stat.parent),
+            });
+        }
+        let pidfd = raw_pid(pid)
+            .ok_or(rustix::io::Errno::SRCH)
+            .and_then(|raw| rustix::process::pidfd_open(raw, PidfdFlags::empty()))
+            .map_err(|error| refused(pid, &status, "pidfd_open", error.into()))?;
+        // The check is made when the file is opened.
+        File::open(path(pid, "maps")).map_err(|source| refused(pid, &status, "maps", source))?;
+
+        // From here on the handle says which process it is: read everything again.
+        let (status, stat) = (read_status(pid)?, Stat::parse(&read(pid, "stat")?));
+        let stat = stat.ok_or_else(|| unreadable(pid, "stat"))?;
+        let target = Self {
+            pid,
+            ns_pid: status.ns_pid,
+            uid: status.uid,
+            arguments: arguments(&read(pid, "cmdline")?),
+            exe: fs::read_link(path(pid, "exe")).ok(),
+            start_ticks: stat.start_ticks,
+            cpu_time_ns: AtomicU64::new(stat.cpu_time().as_nanos() as u64),
+            comm: stat.comm,
+            pidfd,
+        };
+        if target.is_alive() {
+            Ok(target)
+        } else {
+            Err(TargetError::NoSuchProcess { pid })
+        }
+    }
+
+    /// Its command line, arguments joined by spaces; `[name]` if it has none. Raw: may hold any character.
+    pub fn command(&self) -> String {
+        let joined = self
+            .arguments
+            .iter()
+            .map(|argument| argument.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ");
+        if joined.trim().is_empty() {
+            format!("[{}]", self.comm)
+        } else {
+            joined
+        }
+    }
+
+    /// It has not exited. Costs one system call; never mistakes another process for it.
+    pub fn is_alive(&self) -> bool {
+        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // A handle becomes readable when the last thread exits (`pidfd_poll` in fs/pidfs.c, Linux 6.12).
+        !matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
+    }
+
+    /// A handle that becomes readable when the process exits, and stays so: for `poll`, or tokio's `AsyncFd`.
+    pub fn exited(&self) -> io::Result<OwnedFd> {
+        self.pidfd.try_clone()
+    }
+
+    /// CPU time of all its threads, user and system, also of those that have exited; not that of its children.
+    ///
+    /// In steps of 10 ms (`USER_HZ`). After the process has exited: the last that was seen, which is the final number if
+    /// this was called before its parent waited for it.
+    pub fn cpu_time(&self) -> Duration {
+        let now = read(self.pid, "stat").ok().as_deref().and_then(Stat::parse);
+        if let Some(stat) = now.filter(|stat| stat.start_ticks == self.start_ticks) {
+            self.cpu_time_ns
+                .fetch_max(stat.cpu_time().as_nanos() as u64, Ordering::Relaxed);
+        }
+        Duration::from_nanos(self.cpu_time_ns.load(Ordering::Relaxed))
+    }
+
+    /// Where the process's `/tmp` is for us: its perf map lies there. Also right in another mount namespace or chroot.
+    pub fn perf_map_directory(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/tmp", self.pid))
+    }
+}
+
+impl AsFd for Target {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+fn path(pid: Pid, file: &str) -> String {
+    format!("/proc/{pid}/{file}")
+}
+
+fn read(pid: Pid, file: &str) -> Result<Vec<u8>, TargetError> {
+    let path = path(pid, file);
+    let mut bytes = Vec::new();
+    match File::open(&path)
+        .and_then(|file| file.take(COMMAND_LINE_BYTES_MAX).read_to_end(&mut bytes))
+    {
+        Ok(_) => Ok(bytes),
+        Err(source) => Err(missing(pid, path, source)),
+    }
+}
+
+fn read_status(pid: Pid) -> Result<Status, TargetError> {
+    Status::parse(&read(pid, "status")?).ok_or_else(|| unreadable(pid, "status"))
+}
+
+/// With `hidepid`, processes of others look as if they did not exist, except to `kill`.
+fn missing(pid: Pid, path: String, source: io::Error) -> TargetError {
+    let exists = raw_pid(pid).map(rustix::process::test_kill_process);
+    match (
+        source
+            .raw_os_error()
+            .map(rustix::io::Errno::from_raw_os_error),
+        exists,
+    ) {
+        (Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM), _)
+        | (_, Some(Err(rustix::io::Errno::PERM))) => TargetError::NotPermitted {
+            pid,
+            owner: String::new(),
+        },
+        (Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH), _) => {
+            TargetError::NoSuchProcess { pid }
+        }
+        _ => TargetError::Proc { path, source },
+    }
+}
+
+fn refused(pid: Pid, status: &Status, file: &str, source: io::Error) -> TargetError {
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        return TargetError::NotPermitted {
+            pid,
+            owner: format!(" of user {}", status.uid),
+        };
+    }
+    missing(pid, path(pid, file), source)
+}
+
+fn raw_pid(pid: Pid) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(i32::try_from(pid.0).ok()?)
+}
+
+fn unreadable(pid: Pid, file: &str) -> TargetError {
+    let source = io::Error::new(io::ErrorKind::InvalidData, "not in the format of proc(5)");
+    TargetError::Proc {
+        path: path(pid, file),
+        source,
+    }
+}
+
+fn arguments(command_line: &[u8]) -> Vec<OsString> {
+    let whole = command_line.strip_suffix(b"\0").unwrap_or(command_line);
+    if whole.is_empty() {
+        return Vec::new();
+    }
+    whole
+        .split(|&byte| byte == 0)
+        .map(|argument| OsString::from_vec(argument.to_vec()))
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "target_tests.rs"]
+mod tests;

@@ -1,0 +1,265 @@
+//! From single stacks to counts.
+
+use std::collections::BTreeMap;
+
+use indexmap::{IndexMap, IndexSet};
+use rustc_hash::FxBuildHasher;
+
+use super::{
+    EndClass, Profile, Quality, Thread, hottest, quality,
+    stack_table::{StackId, StackTable},
+};
+use crate::model::{LocationTable, Pid, ResolvedStack};
+
+/// What must be equal for two samples to be counted as one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CountKey {
+    pub(super) pid: Pid,
+    /// Index in the profile's threads, where threads are kept apart.
+    pub(super) thread: Option<u32>,
+    pub(super) stack: StackId,
+    pub(super) end: EndClass,
+    pub(super) guessed: bool,
+    pub(super) in_kernel: bool,
+}
+
+/// How much an [`Aggregator`] may hold. What does not fit is counted in [`Quality::not_kept`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Distinct lines: stack, process and thread. Default 1,000,000, each about 100 bytes and the stack's frames.
+    pub lines: usize,
+    /// Frames of all distinct stacks together, four bytes each. Default 64 Mi, that is 256 MiB.
+    pub frames: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            lines: 1_000_000,
+            frames: 64 << 20,
+        }
+    }
+}
+
+/// Counts stacks. A stack that was seen before costs two hash lookups and no allocation.
+#[derive(Debug, Default)]
+pub struct Aggregator {
+    keep_threads: bool,
+    limits: Limits,
+    stacks: StackTable,
+    threads: IndexSet<Thread, FxBuildHasher>,
+    counts: IndexMap<CountKey, u64, FxBuildHasher>,
+    samples: u64,
+    not_kept: u64,
+}
+
+impl Aggregator {
+    /// An empty one. `keep_threads`: count each thread apart, under its name and id.
+    pub fn new(keep_threads: bool) -> Self {
+        Self::with_limits(keep_threads, Limits::default())
+    }
+
+    /// The same with other limits.
+    pub fn with_limits(keep_threads: bool, limits: Limits) -> Self {
+        Self {
+            keep_threads,
+            limits,
+            ..Self::default()
+        }
+    }
+
+    /// Counts one sample.
+    pub fn add(&mut self, sample: &ResolvedStack) {
+        match self.key(sample) {
+            Some(key) => {
+                *self.counts.entry(key).or_insert(0) += 1;
+                self.samples += 1;
+            }
+            None => self.not_kept += 1,
+        }
+    }
+
+    /// Samples counted so far, without those of [`not_kept`](Self::not_kept).
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Samples refused so far because the limits were reached.
+    pub fn not_kept(&self) -> u64 {
+        self.not_kept
+    }
+
+    /// As [`Profile::hottest_python`], while the recording goes on. Looks at every distinct stack: for a status line
+    /// that is renewed about once a second.
+    pub fn hottest_python(&self, locations: &LocationTable) -> Option<(String, f64)> {
+        let stacks = self
+            .counts
+            .iter()
+            .map(|(key, count)| (self.stacks.get(key.stack), *count));
+        hottest::hottest_python(stacks, locations)
+    }
+
+    /// The profile. `locations` gives names to the locations that were counted.
+    ///
+    /// What only the kernel side knows ([`Quality::ring_full`], [`Quality::finished_in_user_space`]) is zero: the
+    /// caller sets it.
+    pub fn finish(self, locations: LocationTable) -> Profile {
+        let counts: Vec<(CountKey, u64)> = self.counts.into_iter().collect();
+        let mut totals = Quality {
+            not_kept: self.not_kept,
+            ..Quality::default()
+        };
+        let frames = quality::frame_counts(&locations);
+        for (key, count) in &counts {
+            totals.count(&frames, self.stacks.get(key.stack), key, *count);
+        }
+        Profile {
+            quality: totals,
+            locations,
+            process_names: BTreeMap::new(),
+            stacks: self.stacks,
+            threads: self.threads,
+            counts,
+        }
+    }
+
+    /// The line a sample belongs to; `None` when it would be a new one and there is no room.
+    fn key(&mut self, sample: &ResolvedStack) -> Option<CountKey> {
+        let full = self.counts.len() >= self.limits.lines;
+        let thread = if self.keep_threads {
+            Some(self.thread(sample, full)?)
+        } else {
+            None
+        };
+        let stack = match self.stacks.find(&sample.locations) {
+            Some(stack) => stack,
+            None if full
+                || self.stacks.locations() + sample.locations.len() > self.limits.frames =>
+            {
+                return None;
+            }
+            None => self.stacks.insert(&sample.locations),
+        };
+        let key = CountKey {
+            pid: sample.pid,
+            thread,
+            stack,
+            end: sample.end.into(),
+            guessed: sample.guessed,
+            in_kernel: sample.in_kernel,
+        };
+        (!full || self.counts.contains_key(&key)).then_some(key)
+    }
+
+    fn thread(&mut self, sample: &ResolvedStack, full: bool) -> Option<u32> {
+        let thread = Thread {
+            pid: sample.pid,
+            tid: sample.tid,
+            name: sample.thread_name,
+        };
+        let index = match self.threads.get_index_of(&thread) {
+            Some(index) => index,
+            None if full => return None,
+            None => self.threads.insert_full(thread).0,
+        };
+        Some(index as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{Avma, LocationId, StackEnd, Tid},
+        profile::testing::sample,
+    };
+
+    fn profile(samples: &[ResolvedStack], keep_threads: bool) -> Profile {
+        let mut aggregator = Aggregator::new(keep_threads);
+        for sample in samples {
+            aggregator.add(sample);
+        }
+        aggregator.finish(LocationTable::default())
+    }
+
+    fn counts(profile: &Profile) -> Vec<u64> {
+        profile.counts.iter().map(|(_, count)| *count).collect()
+    }
+
+    #[test]
+    fn equal_stacks_are_counted_as_one() {
+        let profile = profile(&[sample(&[1, 2]), sample(&[1]), sample(&[1, 2])], false);
+        assert_eq!(counts(&profile), [2, 1]);
+        assert_eq!(profile.quality.samples, 3);
+    }
+
+    #[test]
+    fn threads_are_kept_apart_only_when_asked() {
+        let other = ResolvedStack {
+            tid: Tid(2),
+            ..sample(&[1])
+        };
+        let samples = [sample(&[1]), other];
+        assert_eq!(counts(&profile(&samples, false)), [2]);
+        assert_eq!(counts(&profile(&samples, true)), [1, 1]);
+    }
+
+    #[test]
+    fn the_address_where_a_stack_broke_off_does_not_split_it() {
+        let broken = |at| ResolvedStack {
+            end: StackEnd::NoRule(Avma(at)),
+            ..sample(&[1])
+        };
+        let profile = profile(&[broken(16), broken(32), sample(&[1])], false);
+        assert_eq!(counts(&profile), [2, 1]);
+        assert_eq!(profile.quality.incomplete[&EndClass::NoRule], 2);
+    }
+
+    #[test]
+    fn past_the_limit_known_stacks_still_count_and_new_ones_are_reported() {
+        let mut aggregator = Aggregator::with_limits(
+            true,
+            Limits {
+                lines: 2,
+                frames: 100,
+            },
+        );
+        for locations in [&[1][..], &[2], &[3], &[1], &[4]] {
+            aggregator.add(&sample(locations));
+        }
+        let new_thread = ResolvedStack {
+            tid: Tid(2),
+            ..sample(&[1])
+        };
+        aggregator.add(&new_thread);
+        assert_eq!((aggregator.samples(), aggregator.not_kept()), (3, 3));
+        let profile = aggregator.finish(LocationTable::default());
+        assert_eq!(counts(&profile), [2, 1]);
+        assert_eq!(profile.quality.lost(), 3);
+    }
+
+    #[test]
+    fn deep_stacks_are_bounded_by_their_frames() {
+        let mut aggregator = Aggregator::with_limits(
+            false,
+            Limits {
+                lines: 100,
+                frames: 5,
+            },
+        );
+        aggregator.add(&sample(&[1, 2, 3]));
+        aggregator.add(&sample(&[1, 2, 4]));
+        aggregator.add(&sample(&[1, 2]));
+        assert_eq!((aggregator.samples(), aggregator.not_kept()), (2, 1));
+    }
+
+    #[test]
+    fn an_id_without_a_location_is_a_stack_without_frames() {
+        let profile = profile(&[sample(&[77])], false);
+        assert_eq!(
+            profile.stacks.get(profile.counts[0].0.stack),
+            [LocationId(77)]
+        );
+        assert_eq!(profile.quality.samples, 1);
+    }
+}

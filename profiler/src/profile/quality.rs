@@ -1,0 +1,212 @@
+//! Where every sample went.
+
+use std::collections::BTreeMap;
+
+use super::{EndClass, aggregate::CountKey};
+use crate::model::{FrameKind, LocationId, LocationTable, ResolveMiss};
+
+/// Where every sample went, and how much of it has a name.
+///
+/// Frames are counted once per sample they are in, so that a function counts as much as it is seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quality {
+    /// Samples in the profile.
+    pub samples: u64,
+    /// Those with a whole stack.
+    pub complete: u64,
+    /// Those whose stack is cut short, by reason. A reason that did not occur is absent.
+    pub incomplete: BTreeMap<EndClass, u64>,
+    /// Those with one guessed caller.
+    pub guessed: u64,
+    /// Those taken while the CPU was in the kernel.
+    pub in_kernel: u64,
+    /// Those with at least one named Python frame.
+    pub with_python: u64,
+    /// Python frames that have a name.
+    pub python_named: u64,
+    /// Frames in trampoline-like code that no perf map names: most likely Python functions.
+    pub python_unnamed: u64,
+    /// Frames of compiled code (the interpreter's own included) that have a symbol.
+    pub native_named: u64,
+    /// Frames of compiled code shown as `module+0xoffset`.
+    pub native_unnamed: u64,
+    /// Samples not in the profile: the profile's limits were reached.
+    pub not_kept: u64,
+    /// Samples not in the profile: the ring buffer was full. Set by whoever reads the kernel's counters.
+    pub ring_full: u64,
+    /// Samples in the profile whose walk began in the kernel and was finished in user space. Set like `ring_full`.
+    pub finished_in_user_space: u64,
+}
+
+/// What the frames of one location count for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FrameCounts {
+    python_named: u64,
+    python_unnamed: u64,
+    native_named: u64,
+    native_unnamed: u64,
+}
+
+impl Quality {
+    /// The share of the samples (0 to 1) whose stack is whole. `None` without samples.
+    pub fn complete_share(&self) -> Option<f64> {
+        share(self.complete, self.samples)
+    }
+
+    /// The share (0 to 1) of Python frames that have a name. `None` without Python frames.
+    pub fn python_named_share(&self) -> Option<f64> {
+        share(self.python_named, self.python_named + self.python_unnamed)
+    }
+
+    /// The share (0 to 1) of frames of compiled code that have a name. `None` without such frames.
+    pub fn native_named_share(&self) -> Option<f64> {
+        share(self.native_named, self.native_named + self.native_unnamed)
+    }
+
+    /// Samples that were taken and are not in the profile.
+    pub fn lost(&self) -> u64 {
+        self.ring_full + self.not_kept
+    }
+
+    /// Adds `count` samples of one stack.
+    pub(super) fn count(
+        &mut self,
+        frames: &[FrameCounts],
+        stack: &[LocationId],
+        key: &CountKey,
+        count: u64,
+    ) {
+        self.samples += count;
+        if key.end == EndClass::Complete {
+            self.complete += count;
+        } else {
+            *self.incomplete.entry(key.end).or_insert(0) += count;
+        }
+        if key.guessed {
+            self.guessed += count;
+        }
+        if key.in_kernel {
+            self.in_kernel += count;
+        }
+        let mut has_python = false;
+        for counts in stack.iter().filter_map(|id| frames.get(id.0 as usize)) {
+            has_python |= counts.python_named > 0;
+            self.python_named += counts.python_named * count;
+            self.python_unnamed += counts.python_unnamed * count;
+            self.native_named += counts.native_named * count;
+            self.native_unnamed += counts.native_unnamed * count;
+        }
+        if has_python {
+            self.with_python += count;
+        }
+    }
+}
+
+/// What each location counts for, by [`LocationId`].
+pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
+    locations
+        .locations
+        .iter()
+        .map(|location| {
+            let mut counts = FrameCounts::default();
+            for frame in &location.frames {
+                match (frame.kind, frame.miss) {
+                    (FrameKind::Python, None) => counts.python_named += 1,
+                    (FrameKind::Python, Some(_))
+                    | (FrameKind::Jit, Some(ResolveMiss::NotInPerfMap)) => {
+                        counts.python_unnamed += 1;
+                    }
+                    (FrameKind::Native | FrameKind::Interpreter, None) => counts.native_named += 1,
+                    (FrameKind::Native | FrameKind::Interpreter, Some(_)) => {
+                        counts.native_unnamed += 1;
+                    }
+                    (FrameKind::Kernel | FrameKind::Jit, _) => {}
+                }
+            }
+            counts
+        })
+        .collect()
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{Avma, Frame, StackEnd},
+        profile::testing::{Builder, frame},
+    };
+
+    #[test]
+    fn an_empty_profile_has_no_shares() {
+        let quality = Quality::default();
+        assert_eq!(quality.complete_share(), None);
+        assert_eq!(quality.python_named_share(), None);
+        assert_eq!(quality.lost(), 0);
+    }
+
+    #[test]
+    fn every_sample_is_complete_or_has_a_reason() {
+        let mut builder = Builder::new(false);
+        builder.add(&[frame(FrameKind::Python, "f")], 97);
+        builder.add_with(&[frame(FrameKind::Python, "f")], 2, |s| {
+            s.end = StackEnd::DepthLimit;
+        });
+        builder.add_with(&[], 1, |s| {
+            s.end = StackEnd::ReadFault(Avma(8));
+            s.guessed = true;
+            s.in_kernel = true;
+        });
+        let quality = builder.finish().quality;
+        assert_eq!(quality.samples, 100);
+        assert_eq!(
+            quality.complete + quality.incomplete.values().sum::<u64>(),
+            100
+        );
+        assert_eq!(quality.incomplete[&EndClass::DepthLimit], 2);
+        assert_eq!(
+            (quality.guessed, quality.in_kernel, quality.with_python),
+            (1, 1, 99)
+        );
+        assert_eq!(quality.complete_share(), Some(0.97));
+    }
+
+    #[test]
+    fn frames_count_as_often_as_they_are_seen() {
+        let unnamed = Frame {
+            miss: Some(ResolveMiss::NotInPerfMap),
+            ..frame(FrameKind::Jit, "0x7f00")
+        };
+        let no_symbol = Frame {
+            miss: Some(ResolveMiss::NoSymbol),
+            ..frame(FrameKind::Native, "libx.so+0x10")
+        };
+        let mut builder = Builder::new(false);
+        builder.add(
+            &[
+                frame(FrameKind::Interpreter, "main"),
+                frame(FrameKind::Python, "f"),
+                no_symbol,
+            ],
+            3,
+        );
+        builder.add(&[frame(FrameKind::Interpreter, "main"), unnamed], 1);
+        let quality = builder.finish().quality;
+        assert_eq!((quality.python_named, quality.python_unnamed), (3, 1));
+        assert_eq!((quality.native_named, quality.native_unnamed), (4, 3));
+        assert_eq!(quality.python_named_share(), Some(0.75));
+    }
+
+    #[test]
+    fn lost_samples_have_two_causes() {
+        let quality = Quality {
+            ring_full: 3,
+            not_kept: 4,
+            ..Quality::default()
+        };
+        assert_eq!(quality.lost(), 7);
+    }
+}

@@ -1,0 +1,329 @@
+//! Which of the recorded frames are shown. Nothing is recorded or forgotten here: a view is chosen when writing.
+
+use std::fmt;
+
+use super::{EndClass, Profile, Thread, aggregate::CountKey};
+use crate::model::{Frame, FrameKind, Pid};
+
+/// A way to look at stacks that hold everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum View {
+    /// Python functions, and the compiled function that the innermost of them is in. The interpreter's own functions
+    /// and the compiled code between two Python functions are folded away.
+    ///
+    /// Code of other JIT compilers stays: it is a program's own code, or a Python function without a name. A stack
+    /// without Python frames (a worker thread of a native library, the start of the program) is shown whole.
+    #[default]
+    Python,
+    /// Everything.
+    Mixed,
+    /// Compiled code only: without Python functions and without JIT-compiled code.
+    Native,
+}
+
+/// One step of a shown stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ViewFrame<'p> {
+    /// The process; only in a profile of several.
+    Process {
+        /// Its pid.
+        pid: Pid,
+        /// What to call it, where known.
+        name: Option<&'p str>,
+    },
+    /// The thread; only in a profile that keeps threads apart.
+    Thread(&'p Thread),
+    /// The stack's outer part is missing, for this reason.
+    Truncated(EndClass),
+    /// Nothing else is to be shown: the sample had no frames, or the view hides all of them.
+    NoFrames,
+    /// A function.
+    Code(&'p Frame),
+}
+
+/// A stack as a view shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ViewStack<'p> {
+    /// Outermost first. Never empty, and the last one is [`ViewFrame::Code`] or [`ViewFrame::NoFrames`].
+    pub frames: Vec<ViewFrame<'p>>,
+    /// Samples.
+    pub count: u64,
+    /// The process.
+    pub pid: Pid,
+    /// The thread, in a profile that keeps threads apart.
+    pub thread: Option<&'p Thread>,
+    /// How the stack ended.
+    pub end: EndClass,
+    /// One caller was guessed.
+    pub guessed: bool,
+    /// The CPU was in the kernel.
+    pub in_kernel: bool,
+}
+
+/// Shows one stack.
+pub(super) fn show<'p>(
+    profile: &'p Profile,
+    view: View,
+    show_process: bool,
+    key: &CountKey,
+    count: u64,
+) -> ViewStack<'p> {
+    let stack = profile.stacks.get(key.stack);
+    let thread = key
+        .thread
+        .and_then(|index| profile.threads.get_index(index as usize));
+    let mut frames = Vec::with_capacity(stack.len() + 3);
+    if show_process {
+        let name = profile.process_names.get(&key.pid).map(String::as_str);
+        frames.push(ViewFrame::Process { pid: key.pid, name });
+    }
+    frames.extend(thread.map(ViewFrame::Thread));
+    if key.end != EndClass::Complete {
+        frames.push(ViewFrame::Truncated(key.end));
+    }
+    let roots = frames.len();
+    let recorded = stack
+        .iter()
+        .rev()
+        .flat_map(|&id| profile.locations.frames(id).iter().rev());
+    frames.extend(recorded.map(ViewFrame::Code));
+    fold(view, &mut frames, roots);
+    if frames.len() == roots {
+        frames.push(ViewFrame::NoFrames);
+    }
+    ViewStack {
+        frames,
+        count,
+        pid: key.pid,
+        thread,
+        end: key.end,
+        guessed: key.guessed,
+        in_kernel: key.in_kernel,
+    }
+}
+
+/// Removes the frames from `roots` on that the view hides.
+fn fold(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize) {
+    let kind = |frame: &ViewFrame<'_>| match frame {
+        ViewFrame::Code(frame) => Some(frame.kind),
+        _ => None,
+    };
+    let is_python = |frame: &ViewFrame<'_>| kind(frame) == Some(FrameKind::Python);
+    match view {
+        View::Mixed => {}
+        View::Native => {
+            frames.retain(|frame| !matches!(kind(frame), Some(FrameKind::Python | FrameKind::Jit)));
+        }
+        View::Python if !frames.iter().any(is_python) => {}
+        View::Python => {
+            // The frame in which the process's own code was: kernel frames lie further in.
+            let leaf = frames
+                .iter()
+                .rposition(|frame| kind(frame) != Some(FrameKind::Kernel));
+            let mut index = 0;
+            frames.retain(|frame| {
+                let is_leaf = leaf == Some(index);
+                index += 1;
+                index <= roots
+                    || match kind(frame) {
+                        Some(FrameKind::Native) => is_leaf,
+                        Some(FrameKind::Interpreter) => false,
+                        _ => true,
+                    }
+            });
+        }
+    }
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Python => "python",
+            Self::Mixed => "mixed",
+            Self::Native => "native",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{Location, StackEnd, Tid},
+        profile::testing::{Builder, frame, native, python, sample},
+    };
+
+    fn names(stack: &ViewStack<'_>) -> String {
+        let names: Vec<String> = stack
+            .frames
+            .iter()
+            .map(|frame| match frame {
+                ViewFrame::Process { pid, name } => format!("{} [{pid}]", name.unwrap_or("?")),
+                ViewFrame::Thread(thread) => format!("tid {}", thread.tid),
+                ViewFrame::Truncated(_) => "[truncated]".to_owned(),
+                ViewFrame::NoFrames => "[no frames]".to_owned(),
+                ViewFrame::Code(frame) => frame.name.to_string(),
+            })
+            .collect();
+        names.join(" > ")
+    }
+
+    fn shown(view: View, frames: &[Frame]) -> String {
+        let mut builder = Builder::new(false);
+        builder.add(frames, 1);
+        let profile = builder.finish();
+        profile
+            .folded_view(view)
+            .map(|stack| names(&stack))
+            .collect()
+    }
+
+    fn interpreter(name: &str) -> Frame {
+        frame(FrameKind::Interpreter, name)
+    }
+
+    /// `main` calls `work` through the interpreter, `work` calls into a library.
+    fn typical() -> Vec<Frame> {
+        vec![
+            native("_start", "python3.12"),
+            interpreter("Py_RunMain"),
+            interpreter("_PyEval_EvalFrameDefault"),
+            python("main", "/m.py"),
+            interpreter("_PyEval_EvalFrameDefault"),
+            native("callback", "libffi.so"),
+            python("work", "/m.py"),
+            interpreter("_PyEval_EvalFrameDefault"),
+            native("cblas_dgemm", "libblas.so"),
+            native("dgemm_kernel", "libblas.so"),
+        ]
+    }
+
+    #[test]
+    fn the_python_view_shows_python_and_the_native_leaf() {
+        assert_eq!(
+            shown(View::Python, &typical()),
+            "main > work > dgemm_kernel"
+        );
+    }
+
+    #[test]
+    fn the_python_view_folds_the_interpreter_away_when_it_is_the_leaf() {
+        assert_eq!(shown(View::Python, &typical()[..8]), "main > work");
+        let mut in_the_allocator = typical();
+        in_the_allocator.push(interpreter("_PyObject_Malloc"));
+        assert_eq!(shown(View::Python, &in_the_allocator), "main > work");
+    }
+
+    #[test]
+    fn kernel_frames_stay_at_the_leaf_of_every_view() {
+        let mut frames = typical();
+        frames.push(frame(FrameKind::Kernel, "do_syscall_64"));
+        frames.push(frame(FrameKind::Kernel, "vfs_read"));
+        for view in [View::Python, View::Mixed, View::Native] {
+            let shown = shown(view, &frames);
+            assert!(
+                shown.ends_with("dgemm_kernel > do_syscall_64 > vfs_read"),
+                "{view}: {shown}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_mixed_view_shows_everything() {
+        assert_eq!(
+            shown(View::Mixed, &typical()).split(" > ").count(),
+            typical().len()
+        );
+    }
+
+    #[test]
+    fn the_native_view_has_neither_python_nor_jit_frames() {
+        let mut frames = typical();
+        frames.push(frame(FrameKind::Jit, "numba_kernel"));
+        let shown = shown(View::Native, &frames);
+        assert_eq!(shown.split(" > ").count(), 8);
+        assert!(!shown.contains("work") && !shown.contains("numba"));
+    }
+
+    #[test]
+    fn a_native_worker_thread_is_shown_whole_in_the_python_view() {
+        let frames = [
+            native("start_thread", "libc.so.6"),
+            interpreter("run"),
+            native("dgemm", "libblas.so"),
+        ];
+        assert_eq!(shown(View::Python, &frames), "start_thread > run > dgemm");
+    }
+
+    #[test]
+    fn jit_code_stays_in_the_python_view() {
+        let frames = [
+            python("main", "/m.py"),
+            interpreter("call"),
+            frame(FrameKind::Jit, "0x7f0010"),
+            interpreter("eval"),
+            python("work", "/m.py"),
+        ];
+        assert_eq!(shown(View::Python, &frames), "main > 0x7f0010 > work");
+    }
+
+    #[test]
+    fn recursion_is_left_as_it_is() {
+        let frames = [
+            python("f", "/m.py"),
+            python("f", "/m.py"),
+            python("f", "/m.py"),
+        ];
+        assert_eq!(shown(View::Python, &frames), "f > f > f");
+    }
+
+    #[test]
+    fn a_sample_without_frames_to_show_is_still_shown() {
+        assert_eq!(shown(View::Mixed, &[]), "[no frames]");
+        assert_eq!(shown(View::Native, &[python("f", "/m.py")]), "[no frames]");
+    }
+
+    #[test]
+    fn an_incomplete_stack_stands_on_a_visible_root() {
+        let mut builder = Builder::new(true);
+        builder.add_with(&[python("f", "/m.py")], 1, |s| {
+            s.end = StackEnd::DepthLimit;
+            s.guessed = true;
+        });
+        let profile = builder.finish();
+        let stack = profile.folded_view(View::Native).next().expect("one stack");
+        assert_eq!(names(&stack), "tid 1 > [truncated] > [no frames]");
+        assert_eq!((stack.end, stack.guessed), (EndClass::DepthLimit, true));
+    }
+
+    #[test]
+    fn processes_are_told_apart_when_there_are_several() {
+        let mut builder = Builder::new(true);
+        builder.add(&[python("f", "/m.py")], 1);
+        builder.add_with(&[python("f", "/m.py")], 1, |s| {
+            (s.pid, s.tid) = (Pid(2), Tid(2));
+        });
+        let mut profile = builder.finish();
+        profile.process_names.insert(Pid(2), "worker".to_owned());
+        let shown: Vec<String> = profile
+            .folded_view(View::Python)
+            .map(|stack| names(&stack))
+            .collect();
+        assert_eq!(shown, ["? [1] > tid 1 > f", "worker [2] > tid 2 > f"]);
+    }
+
+    #[test]
+    fn inlined_calls_are_frames_of_their_own_callee_innermost() {
+        let mut profile = Builder::new(false).finish();
+        profile.locations.locations.push(Location {
+            frames: vec![native("inlined", "a"), native("outer", "a")],
+        });
+        let mut aggregator = crate::profile::Aggregator::new(false);
+        aggregator.add(&sample(&[0]));
+        let profile = aggregator.finish(profile.locations);
+        assert_eq!(
+            names(&profile.folded_view(View::Mixed).next().expect("one stack")),
+            "outer > inlined"
+        );
+    }
+}

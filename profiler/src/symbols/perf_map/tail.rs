@@ -1,0 +1,279 @@
+//! One perf map file, followed while it grows. Gets a place, gives a [`PerfMap`] that is up to date after each
+//! [`PerfMapFile::refresh`]. Knows no inotify: whoever calls decides when.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{AtFlags, Stat, fstat, statat};
+use rustix::io::{Errno, pread};
+
+use super::trust::{Refusal, Rules, open_directory, refusal_of, size_of_file};
+use super::{PerfMap, PerfMapLimits};
+
+/// Bytes read at a time.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// How many bytes before the place where reading goes on are compared, to notice a file that was written anew.
+const COMPARED_BYTES: usize = 64;
+
+/// Where a process writes its perf map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PerfMapLocation {
+    /// The directory: `/proc/PID/root/tmp`, PID being the one we know the process by. Its last component is looked
+    /// up as if the part before it were the root directory.
+    pub directory: PathBuf,
+    /// The process id as the process itself sees it (the last one of `NSpid` in `/proc/PID/status`).
+    pub ns_pid: u32,
+    /// The user the process runs as, as we see it: its map belongs to this user or to root.
+    pub owner_uid: u32,
+}
+
+impl PerfMapLocation {
+    /// `perf-PID.map`.
+    pub fn file_name(&self) -> String {
+        format!("perf-{}.map", self.ns_pid)
+    }
+
+    /// The whole path, for messages.
+    pub fn path(&self) -> PathBuf {
+        self.directory.join(self.file_name())
+    }
+}
+
+/// Something happened to the file besides growing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerfMapEvent {
+    /// It is there now and is being read.
+    Appeared,
+    /// Its content was replaced in place (the JVM does so each time it is asked): the entries are those of the new content.
+    Truncated,
+    /// Another file has its name now: the entries are those of the new file.
+    Replaced,
+    /// It lost its name. Its entries stay, and it is followed on as long as it is written to.
+    Vanished,
+}
+
+/// What one refresh did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refresh {
+    /// Bytes read.
+    pub added_bytes: u64,
+    /// Lines that became entries.
+    pub added_entries: u64,
+    /// Anything else that was noticed.
+    pub event: Option<PerfMapEvent>,
+}
+
+/// How a map stands after its last refresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerfMapState<'a> {
+    /// There has been no such file yet.
+    Missing,
+    /// There is one, and it is not read (any further). Entries read before stay.
+    Refused(&'a Refusal),
+    /// It is being followed.
+    Following,
+}
+
+/// A perf map and the file it is read from.
+///
+/// Costs two system calls per refresh when nothing was added, no memory for buffers in between, and at most two open
+/// files. Works until it is dropped, also after the process is gone.
+#[derive(Debug)]
+pub struct PerfMapFile {
+    location: PerfMapLocation,
+    rules: Rules,
+    directory: Option<OwnedFd>,
+    followed: Option<Followed>,
+    refusal: Option<Refusal>,
+    map: PerfMap,
+}
+
+/// The file that is open.
+#[derive(Debug)]
+struct Followed {
+    file: OwnedFd,
+    /// Device and inode.
+    identity: (u64, u64),
+    /// Where reading goes on.
+    offset: u64,
+    /// The last bytes before `offset`, as they were read.
+    last_bytes: Vec<u8>,
+    /// When it was last written to, as of the last refresh.
+    modified: (i64, i64),
+    has_vanished: bool,
+}
+
+impl PerfMapFile {
+    /// A map to be read from there; nothing is opened before the first [`Self::refresh`].
+    pub fn new(location: PerfMapLocation, limits: PerfMapLimits) -> Self {
+        let rules = Rules {
+            owner_uid: location.owner_uid,
+            file_bytes: limits.file_bytes,
+        };
+        Self {
+            location,
+            rules,
+            directory: None,
+            followed: None,
+            refusal: None,
+            map: PerfMap::with_limits(limits),
+        }
+    }
+
+    /// Reads what was added since the last time, and notices what else happened to the file.
+    ///
+    /// One call reads at most as far as the file reached when it began. A file that is not there, or is refused, is
+    /// looked for again each time.
+    pub fn refresh(&mut self) -> Refresh {
+        self.refusal = None;
+        let mut event = self.find_file().unwrap_or_else(|refusal| {
+            self.refusal = Some(refusal);
+            None
+        });
+        let mut refresh = Refresh::default();
+        if let Some(followed) = &mut self.followed {
+            let entries_before = self.map.counters().entries;
+            match followed.read_on(self.rules, &mut self.map, &mut refresh.added_bytes) {
+                Ok(was_rewritten) if was_rewritten && event.is_none() => {
+                    event = Some(PerfMapEvent::Truncated);
+                }
+                Ok(_) => {}
+                Err(refusal) => self.refusal = Some(refusal),
+            }
+            refresh.added_entries = self.map.counters().entries - entries_before;
+        }
+        refresh.event = event;
+        refresh
+    }
+
+    /// The entries, as of the last refresh.
+    pub fn map(&self) -> &PerfMap {
+        &self.map
+    }
+
+    /// How the file stood at the last refresh.
+    pub fn state(&self) -> PerfMapState<'_> {
+        match (&self.refusal, &self.followed) {
+            (Some(refusal), _) => PerfMapState::Refused(refusal),
+            (None, Some(_)) => PerfMapState::Following,
+            (None, None) => PerfMapState::Missing,
+        }
+    }
+
+    /// Where it is read from.
+    pub fn location(&self) -> &PerfMapLocation {
+        &self.location
+    }
+
+    /// Looks what has the map's name now, and opens it if it is not the file that is followed already.
+    fn find_file(&mut self) -> Result<Option<PerfMapEvent>, Refusal> {
+        if self.followed.is_none() {
+            // Not the one of the last time: a container's root may have been moved since.
+            self.directory = open_directory(&self.location.directory)?;
+        }
+        let Some(directory) = &self.directory else {
+            return Ok(None);
+        };
+        let name = self.location.file_name();
+        if let Some(followed) = &mut self.followed {
+            match statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if identity(&stat) == followed.identity => return Ok(None),
+                Ok(_) => {}
+                Err(Errno::NOENT) => {
+                    let is_news = !std::mem::replace(&mut followed.has_vanished, true);
+                    return Ok(is_news.then_some(PerfMapEvent::Vanished));
+                }
+                Err(error) => return Err(refusal_of(error)),
+            }
+        }
+        let Some((file, stat)) = self.rules.open(directory.as_fd(), name.as_ref())? else {
+            return Ok(None);
+        };
+        let previous = self.followed.replace(Followed::new(file, &stat));
+        if previous.is_some() {
+            self.map.clear();
+            return Ok(Some(PerfMapEvent::Replaced));
+        }
+        Ok(Some(PerfMapEvent::Appeared))
+    }
+}
+
+impl Followed {
+    fn new(file: OwnedFd, stat: &Stat) -> Self {
+        Self {
+            file,
+            identity: identity(stat),
+            offset: 0,
+            last_bytes: Vec::new(),
+            modified: modified(stat),
+            has_vanished: false,
+        }
+    }
+
+    /// Reads to the end that the file has now, and counts the bytes. Returns whether the file turned out to have been
+    /// written anew, so that all of it was read.
+    fn read_on(
+        &mut self,
+        rules: Rules,
+        map: &mut PerfMap,
+        added_bytes: &mut u64,
+    ) -> Result<bool, Refusal> {
+        let stat = fstat(&self.file).map_err(refusal_of)?;
+        rules.check(&stat)?;
+        let end = size_of_file(&stat);
+        if end == self.offset && modified(&stat) == self.modified {
+            return Ok(false);
+        }
+        let was_rewritten =
+            self.offset > 0 && (end < self.offset || !self.is_unchanged_so_far()?);
+        if was_rewritten {
+            map.clear();
+            self.offset = 0;
+            self.last_bytes.clear();
+        }
+        self.modified = modified(&stat);
+        let mut buffer = Vec::with_capacity(CHUNK_BYTES.min(end - self.offset) as usize);
+        while self.offset < end {
+            buffer.clear();
+            match pread(&self.file, spare_capacity(&mut buffer), self.offset) {
+                // It was cut while we read: the next refresh will see that.
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(refusal_of(error)),
+            }
+            map.append(&buffer);
+            self.offset += buffer.len() as u64;
+            *added_bytes += buffer.len() as u64;
+            self.remember(&buffer);
+        }
+        Ok(was_rewritten)
+    }
+
+    /// The bytes before the offset are still those that were read. A file that was cut and has already grown beyond
+    /// the offset again shows in nothing else.
+    fn is_unchanged_so_far(&self) -> Result<bool, Refusal> {
+        let mut now = [0; COMPARED_BYTES];
+        let now = &mut now[..self.last_bytes.len()];
+        let at = self.offset - now.len() as u64;
+        let len = pread(&self.file, &mut *now, at).map_err(refusal_of)?;
+        Ok(len == now.len() && *now == self.last_bytes[..])
+    }
+
+    fn remember(&mut self, read: &[u8]) {
+        self.last_bytes
+            .extend_from_slice(&read[read.len().saturating_sub(COMPARED_BYTES)..]);
+        let excess = self.last_bytes.len().saturating_sub(COMPARED_BYTES);
+        self.last_bytes.drain(..excess);
+    }
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn modified(stat: &Stat) -> (i64, i64) {
+    (stat.st_mtime, stat.st_mtime_nsec as i64)
+}

@@ -1,0 +1,384 @@
+//! One file under a name of its own directory: how it grows, is rewritten, replaced, and refused.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tempfile::TempDir;
+
+use super::super::{
+    FileKind, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refresh,
+    Refusal,
+};
+use crate::model::Avma;
+
+const OTHER_UID: u32 = 54_321;
+
+struct Scene {
+    directory: TempDir,
+    map: PerfMapFile,
+}
+
+impl Scene {
+    fn new() -> io::Result<Self> {
+        Self::with_limits(PerfMapLimits::default())
+    }
+
+    fn with_limits(limits: PerfMapLimits) -> io::Result<Self> {
+        let directory = TempDir::new()?;
+        let location = PerfMapLocation {
+            directory: directory.path().into(),
+            ns_pid: 7,
+            owner_uid: rustix::process::geteuid().as_raw(),
+        };
+        let map = PerfMapFile::new(location, limits);
+        Ok(Self { directory, map })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("perf-7.map")
+    }
+
+    fn append(&self, text: &str) -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.path())?;
+        file.write_all(text.as_bytes())
+    }
+
+    fn name(&self, at: u64) -> Option<String> {
+        self.map
+            .map()
+            .name_at(Avma(at))
+            .map(|name| name.to_text().into_owned())
+    }
+
+    #[track_caller]
+    fn assert_refused(&mut self, refusal: &Refusal) {
+        assert_eq!(self.map.refresh(), Refresh::default());
+        assert_eq!(self.map.state(), PerfMapState::Refused(refusal));
+        assert!(self.map.map().is_empty());
+    }
+}
+
+fn refresh(bytes: u64, entries: u64, event: impl Into<Option<PerfMapEvent>>) -> Refresh {
+    Refresh {
+        added_bytes: bytes,
+        added_entries: entries,
+        event: event.into(),
+    }
+}
+
+#[test]
+fn a_file_may_appear_later_and_only_what_it_gains_is_read() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    assert_eq!(scene.map.refresh(), refresh(0, 0, None));
+    assert_eq!(scene.map.state(), PerfMapState::Missing);
+    scene.append("1000 b a\n")?;
+    assert_eq!(scene.map.refresh(), refresh(9, 1, PerfMapEvent::Appeared));
+    scene.append("2000 b b")?;
+    assert_eq!(scene.map.refresh(), refresh(8, 0, None));
+    scene.append("c\n")?;
+    assert_eq!(scene.map.refresh(), refresh(2, 1, None));
+    assert_eq!(scene.map.refresh(), refresh(0, 0, None));
+    assert_eq!(scene.name(0x2000).as_deref(), Some("bc"));
+    assert_eq!(scene.map.state(), PerfMapState::Following);
+    Ok(())
+}
+
+#[test]
+fn a_map_of_several_chunks_is_read_in_one_refresh() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    let mut text = String::new();
+    for i in 1..100_000 {
+        writeln!(text, "{:x} 10 py::f{i}:/srv/x.py", i * 16).expect("memory");
+    }
+    scene.append(&text)?;
+    let expected = refresh(text.len() as u64, 99_999, PerfMapEvent::Appeared);
+    assert_eq!(scene.map.refresh(), expected);
+    assert_eq!(
+        scene.name(16 * 77_777).as_deref(),
+        Some("py::f77777:/srv/x.py")
+    );
+    Ok(())
+}
+
+#[test]
+fn a_shorter_file_is_read_anew() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 b old\n2000 b old\n")?;
+    scene.map.refresh();
+    fs::write(scene.path(), "1000 b new\n")?;
+    assert_eq!(scene.map.refresh(), refresh(11, 1, PerfMapEvent::Truncated));
+    assert_eq!(
+        (scene.name(0x1000).as_deref(), scene.name(0x2000)),
+        (Some("new"), None)
+    );
+    Ok(())
+}
+
+#[test]
+fn a_rewritten_file_is_noticed_even_when_it_grew_or_kept_its_size() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 b old\n")?;
+    scene.map.refresh();
+    fs::write(scene.path(), "2000 b newer\n3000 b newest\n")?;
+    assert_eq!(scene.map.refresh(), refresh(27, 2, PerfMapEvent::Truncated));
+    assert_eq!(
+        (scene.name(0x1000), scene.name(0x3000).as_deref()),
+        (None, Some("newest"))
+    );
+
+    fs::write(scene.path(), "2000 b other\n3000 b others\n")?;
+    // The clock of the file system may be coarse.
+    File::options()
+        .write(true)
+        .open(scene.path())?
+        .set_modified(std::time::SystemTime::UNIX_EPOCH)?;
+    assert_eq!(scene.map.refresh(), refresh(27, 2, PerfMapEvent::Truncated));
+    assert_eq!(scene.name(0x3000).as_deref(), Some("others"));
+    Ok(())
+}
+
+#[test]
+fn another_file_under_the_same_name_takes_over() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 b old\n2000 b unfin")?;
+    scene.map.refresh();
+    let replacements = scene.map.map().replacements();
+    fs::write(scene.directory.path().join("new"), "3000 b new\n")?;
+    fs::rename(scene.directory.path().join("new"), scene.path())?;
+    assert_eq!(scene.map.refresh(), refresh(11, 1, PerfMapEvent::Replaced));
+    assert_eq!(
+        (scene.name(0x1000), scene.name(0x3000).as_deref()),
+        (None, Some("new"))
+    );
+    assert_ne!(scene.map.map().replacements(), replacements);
+    Ok(())
+}
+
+#[test]
+fn a_file_without_a_name_is_followed_on() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 b a\n")?;
+    let mut writer = OpenOptions::new().append(true).open(scene.path())?;
+    scene.map.refresh();
+    fs::remove_file(scene.path())?;
+    assert_eq!(scene.map.refresh(), refresh(0, 0, PerfMapEvent::Vanished));
+    writer.write_all(b"2000 b b\n")?;
+    assert_eq!(scene.map.refresh(), refresh(9, 1, None));
+    scene.append("3000 b c\n")?;
+    assert_eq!(scene.map.refresh(), refresh(9, 1, PerfMapEvent::Replaced));
+    Ok(())
+}
+
+#[test]
+fn names_stay_when_a_hostile_file_takes_the_place() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 b a\n")?;
+    let mut writer = OpenOptions::new().append(true).open(scene.path())?;
+    scene.map.refresh();
+    fs::remove_file(scene.path())?;
+    symlink("/etc/passwd", scene.path())?;
+    writer.write_all(b"2000 b b\n")?;
+    assert_eq!(scene.map.refresh(), refresh(9, 1, None));
+    assert_eq!(scene.map.state(), PerfMapState::Refused(&Refusal::Symlink));
+    assert_eq!(
+        (scene.name(0x1000).as_deref(), scene.name(0x2000).as_deref()),
+        (Some("a"), Some("b"))
+    );
+    Ok(())
+}
+
+#[test]
+fn links_are_not_followed() -> io::Result<()> {
+    for target in ["/etc/shadow", "/dev/null", "/nonexistent", "elsewhere.map"] {
+        let mut scene = Scene::new()?;
+        fs::write(scene.directory.path().join("elsewhere.map"), "1000 b a\n")?;
+        symlink(target, scene.path())?;
+        scene.assert_refused(&Refusal::Symlink);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_directory_that_is_a_link_is_resolved_inside_its_parent() -> io::Result<()> {
+    let root = TempDir::new()?;
+    fs::create_dir_all(root.path().join("var/tmp"))?;
+    fs::write(root.path().join("var/tmp/perf-7.map"), "1000 b a\n")?;
+    symlink("/var/tmp", root.path().join("tmp"))?;
+    let location = PerfMapLocation {
+        directory: root.path().join("tmp"),
+        ns_pid: 7,
+        owner_uid: rustix::process::geteuid().as_raw(),
+    };
+    let mut map = PerfMapFile::new(location, PerfMapLimits::default());
+    assert_eq!(map.refresh(), refresh(9, 1, PerfMapEvent::Appeared));
+    Ok(())
+}
+
+#[test]
+fn fifos_directories_and_sockets_are_refused_at_once() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    mknodat(
+        CWD,
+        scene.path(),
+        FileType::Fifo,
+        Mode::RUSR | Mode::WUSR,
+        0,
+    )?;
+    scene.assert_refused(&Refusal::NotRegular(FileKind::Fifo));
+    fs::remove_file(scene.path())?;
+    fs::create_dir(scene.path())?;
+    scene.assert_refused(&Refusal::NotRegular(FileKind::Directory));
+    fs::remove_dir(scene.path())?;
+    let _socket = UnixListener::bind(scene.path())?;
+    scene.assert_refused(&Refusal::NotRegular(FileKind::Socket));
+    fs::remove_file(scene.path())?;
+    scene.append("1000 b a\n")?;
+    assert_eq!(scene.map.refresh().event, Some(PerfMapEvent::Appeared));
+    Ok(())
+}
+
+#[test]
+fn a_file_of_another_user_is_refused_and_one_of_root_is_not() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 b a\n")?;
+    if !rustix::process::geteuid().is_root() {
+        eprintln_skip("changing a file's owner needs root");
+        return Ok(());
+    }
+    chown(scene.path(), Some(OTHER_UID), None)?;
+    scene.assert_refused(&Refusal::Owner {
+        owner: OTHER_UID,
+        expected: 0,
+    });
+
+    let location = PerfMapLocation {
+        owner_uid: OTHER_UID,
+        ..scene.map.location().clone()
+    };
+    let mut theirs = PerfMapFile::new(location.clone(), PerfMapLimits::default());
+    assert_eq!(theirs.refresh().event, Some(PerfMapEvent::Appeared));
+
+    chown(scene.path(), Some(0), None)?;
+    let mut of_root = PerfMapFile::new(location.clone(), PerfMapLimits::default());
+    assert_eq!(of_root.refresh().event, Some(PerfMapEvent::Appeared));
+
+    fs::hard_link(scene.path(), scene.directory.path().join("second name"))?;
+    let mut linked = PerfMapFile::new(location, PerfMapLimits::default());
+    linked.refresh();
+    assert_eq!(
+        linked.state(),
+        PerfMapState::Refused(&Refusal::HardLinked { links: 2 })
+    );
+
+    chown(scene.path(), Some(12_345), None)?;
+    scene.append("2000 b b\n")?;
+    theirs.refresh();
+    assert_eq!(
+        theirs.map().len(),
+        1,
+        "given away while it was followed: read no further"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_sparse_terabyte_is_refused_unread() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    File::create(scene.path())?.set_len(1 << 40)?;
+    let limit = PerfMapLimits::default().file_bytes;
+    scene.assert_refused(&Refusal::TooLarge {
+        bytes: 1 << 40,
+        limit,
+    });
+    assert!(scene.map.map().heap_bytes() < 1 << 20);
+    Ok(())
+}
+
+#[test]
+fn a_file_that_grows_too_large_keeps_what_was_read() -> io::Result<()> {
+    let mut scene = Scene::with_limits(PerfMapLimits {
+        file_bytes: 20,
+        ..PerfMapLimits::default()
+    })?;
+    scene.append("1000 b a\n")?;
+    scene.map.refresh();
+    File::options()
+        .append(true)
+        .open(scene.path())?
+        .set_len(1 << 40)?;
+    assert_eq!(scene.map.refresh(), refresh(0, 0, None));
+    let refusal = Refusal::TooLarge {
+        bytes: 1 << 40,
+        limit: 20,
+    };
+    assert_eq!(scene.map.state(), PerfMapState::Refused(&refusal));
+    assert_eq!(scene.name(0x1000).as_deref(), Some("a"));
+    Ok(())
+}
+
+#[test]
+fn a_hole_or_a_line_without_end_takes_no_memory() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 b ")?;
+    File::options()
+        .append(true)
+        .open(scene.path())?
+        .set_len(40 << 20)?;
+    scene.append("\n2000 b f\n")?;
+    assert_eq!(scene.map.refresh().added_entries, 1);
+    assert_eq!(scene.name(0x2000).as_deref(), Some("f"));
+    assert!(scene.map.map().heap_bytes() < 1 << 20);
+    Ok(())
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_a_map_that_is_not_there() {
+    let location = PerfMapLocation {
+        directory: "/proc/0/root/tmp".into(),
+        ns_pid: 7,
+        owner_uid: 0,
+    };
+    let mut map = PerfMapFile::new(location, PerfMapLimits::default());
+    map.refresh();
+    assert_eq!(map.state(), PerfMapState::Missing);
+}
+
+#[test]
+fn refusals_say_why_in_one_line() {
+    for (refusal, text) in [
+        (
+            Refusal::Symlink,
+            "it is a symbolic link, which is never followed",
+        ),
+        (
+            Refusal::NotRegular(FileKind::Fifo),
+            "it is a FIFO, not a regular file",
+        ),
+        (
+            Refusal::Owner {
+                owner: 1001,
+                expected: 1000,
+            },
+            "it belongs to user 1001, not to user 1000 as the process does",
+        ),
+        (
+            Refusal::Io { errno: 5 },
+            "it cannot be read: Input/output error (os error 5)",
+        ),
+    ] {
+        assert_eq!(refusal.to_string(), text);
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test says why")]
+fn eprintln_skip(why: &str) {
+    eprintln!("skipped: {why}");
+}

@@ -1,0 +1,56 @@
+//! One stack out of a sample's lists.
+
+use profiler_common::sample::INTERRUPTED;
+
+use crate::model::{Avma, CodeAddress, KtimeNs, Pid, RawSample, StackEnd, ThreadName, Tid, UnwoundStack};
+
+impl UnwoundStack {
+    /// An empty buffer.
+    pub const fn empty() -> Self {
+        Self {
+            ktime: KtimeNs(0),
+            pid: Pid(0),
+            tid: Tid(0),
+            thread_name: ThreadName([0; 16]),
+            in_kernel: false,
+            guessed: false,
+            end: StackEnd::NoUserRegisters,
+            user: Vec::new(),
+            kernel: Vec::new(),
+        }
+    }
+}
+
+/// Fills `stack`, a buffer that is used again and again, from a sample.
+pub fn merge(sample: &RawSample<'_>, stack: &mut UnwoundStack) {
+    let RawSample {
+        ktime,
+        pid,
+        tid,
+        thread_name,
+        in_kernel,
+        guessed,
+        end,
+        native,
+        interpreter: _, // not sent yet by the kernel side
+        kernel,
+        unfinished: _, // `builder` finishes such walks
+    } = *sample;
+    stack.ktime = ktime;
+    stack.pid = pid;
+    stack.tid = tid;
+    stack.thread_name = thread_name;
+    stack.in_kernel = in_kernel;
+    stack.guessed = guessed;
+    stack.end = end;
+    stack.user.clear();
+    stack.user.extend(native.iter().map(|&word| {
+        let at = Avma(word & !INTERRUPTED);
+        if word & INTERRUPTED == 0 { CodeAddress::Caller(at) } else { CodeAddress::Leaf(at) }
+    }));
+    stack.kernel.clear();
+    // The kernel's own unwinder gives return addresses above the interrupted instruction.
+    stack.kernel.extend(kernel.iter().enumerate().map(|(n, &word)| {
+        if n == 0 { CodeAddress::Leaf(Avma(word)) } else { CodeAddress::Caller(Avma(word)) }
+    }));
+}

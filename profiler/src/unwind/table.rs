@@ -1,0 +1,190 @@
+//! Rows into BPF maps: the only place outside `kernel` that knows they are maps.
+//!
+//! Files are loaded once and shared by all processes that map them. A process's mappings are written to a free slot
+//! and then published by one map update, so that the kernel side sees the old list or the new one, never half of it.
+
+use std::{
+    collections::VecDeque,
+    io,
+    time::{Duration, Instant},
+};
+
+use profiler_common::unwind_row::{
+    CHUNK_ROWS, MAPPINGS_MAX, MappingEntry, NO_MAPPING, PAGE_BYTES, PAGE_SHIFT, Page, ProcessMappings, RULE_BITS,
+    RULE_NONE, UnwindRule, mapping_kind, row,
+};
+use rustc_hash::FxHashMap;
+
+use super::CompactTable;
+use crate::{
+    kernel::{KernelError, UnwindMaps},
+    model::{Avma, Pid},
+};
+
+/// A slot that was in use is written again only after this time: a walk that began with it has long ended then (1024
+/// frames take 0.1 ms).
+const SLOT_REST: Duration = Duration::from_millis(100);
+
+/// Where the rows of one file lie in the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedTable {
+    /// Index of its first page.
+    pub page_base: u32,
+    /// The page number that it stands for.
+    pub page0: u32,
+    /// Number of pages.
+    pub page_count: u32,
+}
+
+/// The unwinder's maps, and how far they are filled.
+pub struct UnwindTables {
+    maps: UnwindMaps,
+    next_row: usize,
+    next_page: usize,
+    rules: FxHashMap<UnwindRule, u32>,
+    slots: FxHashMap<Pid, u32>,
+    free: VecDeque<(u32, Option<Instant>)>,
+    scratch: Vec<u32>,
+}
+
+impl std::fmt::Debug for UnwindTables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnwindTables")
+            .field("rows", &self.next_row)
+            .field("pages", &self.next_page)
+            .field("rules", &self.rules.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl UnwindTables {
+    /// Empty tables over these maps.
+    pub fn new(maps: UnwindMaps) -> Self {
+        let free = (0..maps.mappings.len() as u32).map(|slot| (slot, None)).collect();
+        // Rule 0 says "nothing is known": the zero bytes of a new map say the same.
+        let rules = FxHashMap::from_iter([(UnwindRule::default(), RULE_NONE)]);
+        Self { maps, next_row: 0, next_page: 0, rules, slots: FxHashMap::default(), free, scratch: Vec::new() }
+    }
+
+    /// Rows in use, of all files.
+    pub const fn row_count(&self) -> usize {
+        self.next_row
+    }
+
+    /// Writes a file's rows. An error says that a map is full: the file's code is then without rows.
+    pub fn load(&mut self, table: &CompactTable) -> io::Result<LoadedTable> {
+        let page_base = self.next_page;
+        let (rows_before, mut next_row) = (self.next_row, self.next_row);
+        let mut pages = Vec::with_capacity(table.pages.len());
+        for page in &table.pages {
+            if page.count == 0 {
+                pages.push(Page::default());
+                continue;
+            }
+            let first = page.first_row as usize;
+            let count = usize::from(page.count);
+            let rows = table.rows.get(first..first + count).unwrap_or_default();
+            if next_row % CHUNK_ROWS + count > CHUNK_ROWS {
+                next_row = next_row.next_multiple_of(CHUNK_ROWS);
+            }
+            let mut words = std::mem::take(&mut self.scratch);
+            words.clear();
+            for entry in rows {
+                let rule = table.rules.get(entry.rule as usize).copied().unwrap_or_default();
+                words.push(row(u32::from(entry.offset), self.intern(rule)?));
+            }
+            self.maps.rows.write(next_row, &words)?;
+            self.scratch = words;
+            pages.push(Page {
+                chunk: (next_row / CHUNK_ROWS) as u16,
+                first: (next_row % CHUNK_ROWS) as u16,
+                count: page.count,
+                reserved: 0,
+            });
+            next_row += count;
+        }
+        debug_assert!(next_row >= rows_before, "rows are only added");
+        self.maps.pages.write(page_base, &pages)?;
+        self.next_row = next_row;
+        self.next_page += pages.len();
+        Ok(LoadedTable { page_base: page_base as u32, page0: table.first_page, page_count: pages.len() as u32 })
+    }
+
+    /// The index of a rule, which is added when it is new.
+    fn intern(&mut self, rule: UnwindRule) -> io::Result<u32> {
+        if let Some(&index) = self.rules.get(&rule) {
+            return Ok(index);
+        }
+        let index = self.rules.len();
+        self.maps.rules.write(index, &[rule])?;
+        self.rules.insert(rule, index as u32);
+        Ok(index as u32)
+    }
+
+    /// Makes a process's mappings known to the kernel side, in one step. `entries` are sorted by address and do not
+    /// overlap; those past the first [`MAPPINGS_MAX`] are left out, and their number is returned.
+    pub fn publish(&mut self, pid: Pid, entries: &[MappingEntry]) -> Result<usize, KernelError> {
+        let kept = entries.len().min(MAPPINGS_MAX);
+        let unused = MappingEntry { begin: NO_MAPPING, ..MappingEntry::default() };
+        // 20 KiB: on the heap, where a thread's stack need not hold it.
+        let mut mappings =
+            Box::new(ProcessMappings { count: kept as u32, reserved: 0, entries: [unused; MAPPINGS_MAX] });
+        mappings.entries[..kept].copy_from_slice(&entries[..kept]);
+        let slot = self.take_slot().ok_or(KernelError::TooManyProcesses { pid })?;
+        self.maps
+            .mappings
+            .write(slot as usize, std::slice::from_ref(&*mappings))
+            .map_err(|source| KernelError::System { call: "writing mappings", source })?;
+        self.maps
+            .processes
+            .insert(pid.0, slot, 0)
+            .map_err(|source| KernelError::Map { name: "PROCESSES", source })?;
+        if let Some(old) = self.slots.insert(pid, slot) {
+            self.free.push_back((old, Some(Instant::now())));
+        }
+        Ok(entries.len() - kept)
+    }
+
+    /// Stops sampling a process.
+    pub fn forget(&mut self, pid: Pid) {
+        if let Some(slot) = self.slots.remove(&pid) {
+            // Gone already is as good.
+            let _ = self.maps.processes.remove(&pid.0);
+            self.free.push_back((slot, Some(Instant::now())));
+        }
+    }
+
+    /// A slot that no walk reads any more; waits for one to rest when all were in use just now.
+    fn take_slot(&mut self) -> Option<u32> {
+        let (slot, since) = self.free.pop_front()?;
+        if let Some(rest) = since.and_then(|since| SLOT_REST.checked_sub(since.elapsed())) {
+            std::thread::sleep(rest);
+        }
+        Some(slot)
+    }
+
+    /// The rule in force at an address of a mapping, as the kernel side finds it.
+    pub fn rule_at(&self, entry: &MappingEntry, at: Avma) -> Option<UnwindRule> {
+        if entry.kind != mapping_kind::ROWS {
+            return None;
+        }
+        let svma = at.0.wrapping_sub(entry.bias);
+        let index = (svma >> PAGE_SHIFT).checked_sub(u64::from(entry.page0))?;
+        if index >= u64::from(entry.page_count) {
+            return None;
+        }
+        let page = self.maps.pages.read(entry.page_base as usize + index as usize)?;
+        let first = usize::from(page.chunk) * CHUNK_ROWS + usize::from(page.first);
+        let key = row((svma % PAGE_BYTES) as u32, (1 << RULE_BITS) - 1);
+        let (mut base, mut length) = (first, usize::from(page.count));
+        while length > 1 {
+            let half = length / 2;
+            if self.maps.rows.read(base + half)? <= key {
+                base += half;
+            }
+            length -= half;
+        }
+        let rule = (length == 1).then(|| self.maps.rows.read(base))?? & ((1 << RULE_BITS) - 1);
+        if rule == RULE_NONE { None } else { self.maps.rules.read(rule as usize) }
+    }
+}

@@ -1,0 +1,4 @@
+//! TODO
+pub(crate) fn run(_: &[&str]) -> anyhow::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `cargo xtask demo`: the profiler at work on a bundled program, with nothing to
+//! prepare but cargo and a Python.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use anyhow::{Context as _, Result};
+
+use crate::{command, folded, host, pythons, workload::Workload};
+
+/// How long to record.
+const SECONDS: &str = "5";
+/// Functions to show.
+const SHOWN: usize = 10;
+
+/// Builds, records, and says where the time went.
+pub(crate) fn run() -> Result<()> {
+    let python = pythons::preferred()?;
+    let profiler = release_build()?;
+
+    let folder = host::target_dir().join("demo");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let picture = folder.join("demo.svg");
+    let stacks = folder.join("demo.folded");
+
+    let workload = Workload::start(&python, "demo", &["--seconds", "120"])?;
+    println!(
+        "Recording workloads/demo.py (pid {}) under CPython {} for {SECONDS} s.",
+        workload.pid(),
+        python.version_text()
+    );
+    let mut record = Command::new(profiler);
+    record
+        .args([
+            "record",
+            "--duration",
+            SECONDS,
+            "--frequency",
+            "199",
+            "--pid",
+        ])
+        .arg(workload.pid().to_string())
+        .arg("--output")
+        .arg(&picture)
+        .arg("--output")
+        .arg(&stacks);
+    command::run(&mut command::as_root(&record)?)?;
+    drop(workload);
+
+    let text =
+        fs::read_to_string(&stacks).with_context(|| format!("cannot read {}", stacks.display()))?;
+    let (functions, samples) = folded::hottest(&text);
+    println!("\n  self   total  function, of {samples} samples");
+    for (name, heat) in functions.iter().take(SHOWN) {
+        let share = |count: u64| 100.0 * count as f64 / samples.max(1) as f64;
+        println!(
+            "{:5.1}%  {:5.1}%  {name}",
+            share(heat.own),
+            share(heat.total)
+        );
+    }
+    println!("\nFlame graph, for a browser: {}", picture.display());
+    Ok(())
+}
+
+/// Builds the program as users get it; gives its path.
+pub(crate) fn release_build() -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["build", "--release", "--package", "pyprof-bpf"])
+        .current_dir(host::workspace());
+    command::run(&mut cargo)?;
+    Ok(host::target_dir().join("release/pyprof-bpf"))
+}

@@ -1,0 +1,186 @@
+//! The CPython interpreters of this machine that can write perf maps, and virtual
+//! environments on top of them for the tests.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    command::{self, Patience},
+    host,
+};
+
+/// Printed by the interpreter itself: implementation, version, where it really lies
+/// (a pyenv shim is a script in front of it).
+const ASK: &str =
+    "import sys; print(sys.implementation.name, *sys.version_info[:3], sys.executable)";
+
+/// The oldest version with `-X perf`.
+const OLDEST: (u32, u32, u32) = (3, 12, 0);
+
+/// What to install when there is none.
+pub(crate) const INSTALL_HINT: &str = "There is no CPython 3.12 or newer on PATH or under pyenv; older ones cannot write perf maps.\nInstall one: `apt-get install python3` on Debian 13 or Ubuntu 24.04 and later, else `pyenv install 3.13`.";
+
+/// One interpreter.
+#[derive(Clone, Debug)]
+pub(crate) struct Python {
+    /// The executable.
+    pub(crate) path: PathBuf,
+    /// Such as 3.12.1.
+    pub(crate) version: (u32, u32, u32),
+}
+
+impl Python {
+    /// The version with dots.
+    pub(crate) fn version_text(&self) -> String {
+        let (major, minor, patch) = self.version;
+        format!("{major}.{minor}.{patch}")
+    }
+}
+
+/// Every CPython of at least 3.12, one for each version, the oldest first.
+pub(crate) fn find_all() -> Vec<Python> {
+    let mut found = BTreeMap::new();
+    for path in candidates() {
+        if let Some(python) = ask(&path)
+            && python.version >= OLDEST
+        {
+            found.entry(python.version).or_insert(python);
+        }
+    }
+    found.into_values().collect()
+}
+
+/// The interpreter for a single demonstration: the user's own `python3` if it is new
+/// enough, else the newest of all.
+pub(crate) fn preferred() -> Result<Python> {
+    host::which("python3")
+        .and_then(|path| ask(&path))
+        .filter(|python| python.version >= OLDEST)
+        .or_else(|| find_all().pop())
+        .context(INSTALL_HINT)
+}
+
+/// The tests' interpreters: for each one found, a virtual environment with numpy under
+/// `target/test-python`, or the bare interpreter when that cannot be made. `notes` gets
+/// the reasons.
+pub(crate) fn with_numpy(notes: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut pythons = find_all();
+    if pythons.is_empty() && host::has_apt() && distribution_is_new_enough() {
+        match command::apt_install(&["python3", "python3-venv"]) {
+            Ok(()) => pythons = find_all(),
+            Err(err) => notes.push(format!("python3 was not installed: {err:#}")),
+        }
+    }
+    if pythons.is_empty() {
+        notes.push(INSTALL_HINT.to_owned());
+    }
+    let usable = |python: Python| match environment(&python) {
+        Ok(path) => path,
+        Err(err) => {
+            let version = python.version_text();
+            notes.push(format!(
+                "CPython {version} is tested without numpy: {err:#}"
+            ));
+            python.path
+        }
+    };
+    pythons.into_iter().map(usable).collect()
+}
+
+/// The interpreter of the virtual environment for `python`, made if it is not there.
+fn environment(python: &Python) -> Result<PathBuf> {
+    let version = python.version_text();
+    let (major, minor, _) = python.version;
+    let folder = host::target_dir().join("test-python").join(&version);
+    let own = folder.join("bin/python");
+    let numpy = folder.join(format!("lib/python{major}.{minor}/site-packages/numpy"));
+    if own.exists() && numpy.is_dir() {
+        return Ok(own);
+    }
+    eprintln!("Making a virtual environment with numpy for CPython {version}");
+    let mut venv = Command::new(&python.path);
+    venv.args(["-m", "venv", "--clear"]).arg(&folder);
+    command::run_patiently(&mut venv, Patience::seconds(120))?;
+    let mut pip = Command::new(&own);
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]);
+    pip.args(["--only-binary", ":all:", "numpy"]);
+    command::run_patiently(&mut pip, Patience::seconds(300))?;
+    Ok(own)
+}
+
+/// Would apt install a Python that can write perf maps?
+fn distribution_is_new_enough() -> bool {
+    let policy = command::output(Command::new("apt-cache").args(["policy", "python3"]));
+    policy.is_ok_and(|text| {
+        text.lines()
+            .find_map(|line| line.trim().strip_prefix("Candidate: 3."))
+            .and_then(|rest| rest.split('.').next()?.parse().ok())
+            .is_some_and(|minor: u32| minor >= OLDEST.1)
+    })
+}
+
+/// Files that may be interpreters.
+fn candidates() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH").unwrap_or_default())
+        .filter(|folder| !folder.ends_with("shims")) // what lies behind these comes below
+        .collect();
+    let pyenv = env::var_os("PYENV_ROOT")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".pyenv")));
+    if let Some(versions) = pyenv.and_then(|root| fs::read_dir(root.join("versions")).ok()) {
+        folders.extend(versions.flatten().map(|version| version.path().join("bin")));
+    }
+    let mut files: Vec<PathBuf> = Vec::new();
+    for folder in folders {
+        let Ok(entries) = fs::read_dir(&folder) else {
+            continue;
+        };
+        files.extend(
+            entries
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|path| is_python(path)),
+        );
+    }
+    files.sort();
+    files.dedup();
+    files
+}
+
+/// `python3` or `python3.N` with N from 12 on.
+fn is_python(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    match name.and_then(|name| name.strip_prefix("python3")) {
+        Some("") => true,
+        Some(rest) => rest
+            .strip_prefix('.')
+            .and_then(|minor| minor.parse().ok())
+            .is_some_and(|minor: u32| minor >= OLDEST.1),
+        None => false,
+    }
+}
+
+/// What the interpreter at `path` says about itself; `None` unless it is CPython.
+fn ask(path: &Path) -> Option<Python> {
+    let text = command::output(Command::new(path).args(["-I", "-S", "-c", ASK])).ok()?;
+    let mut words = text.trim().splitn(5, ' ');
+    if words.next() != Some("cpython") {
+        return None;
+    }
+    let mut number = || words.next()?.parse::<u32>().ok();
+    let version = (number()?, number()?, number()?);
+    let path = PathBuf::from(words.next()?);
+    Some(Python { path, version })
+}
