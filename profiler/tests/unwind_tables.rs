@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,9 +19,9 @@ use object::{Object, ObjectSection};
 use proptest::prelude::{ProptestConfig, any, prop};
 use proptest::{prop_assert, proptest};
 use pyprof_bpf::model::Svma;
-use pyprof_bpf::unwind::{CompactTable, UnwindError, compile};
+use pyprof_bpf::unwind::{CompactTable, UnwindError, compile, compile_file};
 
-use libraries::Libraries;
+use libraries::{Libraries, small_library};
 use oracle::{Place, Reader, by_gimli, by_rule, interrupted, is_plain, registers};
 use profiler_common::unwind_row::cfa;
 
@@ -271,21 +272,6 @@ fn section_headers_are_not_needed() {
     }
 }
 
-/// A small library, or the smallest there is.
-fn small_library() -> Vec<u8> {
-    let names = [
-        "libdl.so.2",
-        "libutil.so.1",
-        "libpthread.so.0",
-        "ld-linux-x86-64.so.2",
-    ];
-    let found = names
-        .iter()
-        .filter_map(|name| libraries::system(name))
-        .filter_map(|path| fs::read(path).ok());
-    found.min_by_key(Vec::len).expect("some library is there")
-}
-
 /// Where `.eh_frame` lies in the file.
 fn eh_frame_range(elf: &[u8]) -> (usize, usize) {
     let file = object::File::parse(elf).expect("a real library");
@@ -362,6 +348,36 @@ proptest! {
         elf.truncate(end.index(elf.len()));
         prop_assert!(compile_anything(&elf) < TIME_MAX);
     }
+}
+
+#[test]
+fn a_file_gives_the_same_table_as_its_bytes() {
+    for path in Libraries::find().paths {
+        let from_bytes =
+            compile(&fs::read(&path).expect("it was just found")).expect("a real library");
+        let file = fs::File::open(&path).expect("it was just found");
+        let from_file = compile_file(&file).expect("a real library");
+        assert_eq!(from_file.segments, from_bytes.segments);
+        assert!(from_file.table == from_bytes.table, "{}", path.display());
+    }
+}
+
+/// A sparse file costs its maker nothing, so it must not cost the profiler what it claims to hold.
+#[test]
+fn a_section_of_a_sparse_file_is_not_read_for_its_size_alone() {
+    let mut elf = small_library();
+    let headers = u64::from_le_bytes(elf[40..48].try_into().expect("eight bytes")) as usize;
+    for header in elf[headers..].chunks_exact_mut(64) {
+        header[32..40].copy_from_slice(&(1_u64 << 40).to_le_bytes()); // sh_size
+    }
+    let mut file = tempfile::tempfile().expect("a folder for temporary files");
+    file.write_all(&elf).expect("room for a small file");
+    file.set_len(1 << 42)
+        .expect("a file system with sparse files");
+    let begun = Instant::now();
+    let compiled = compile_file(&file).expect("the program headers still lead to the information");
+    assert!(begun.elapsed() < TIME_MAX);
+    assert!(!compiled.table.rows.is_empty());
 }
 
 #[test]

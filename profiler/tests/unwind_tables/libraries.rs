@@ -76,6 +76,21 @@ pub(crate) fn system(name: &str) -> Option<PathBuf> {
         .find_map(|folder| Path::new(folder).join(name).canonicalize().ok())
 }
 
+/// A small library, or the smallest there is.
+pub(crate) fn small_library() -> Vec<u8> {
+    let names = [
+        "libdl.so.2",
+        "libutil.so.1",
+        "libpthread.so.0",
+        "ld-linux-x86-64.so.2",
+    ];
+    let found = names
+        .iter()
+        .filter_map(|name| system(name))
+        .filter_map(|path| fs::read(path).ok());
+    found.min_by_key(Vec::len).expect("some library is there")
+}
+
 /// The library that the kernel maps into every process, read from this one.
 pub(crate) fn vdso() -> Option<Vec<u8>> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
