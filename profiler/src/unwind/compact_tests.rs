@@ -1,43 +1,12 @@
-//! Tables of small files made by hand: pages, gaps and the forms that rules can have.
+//! Tables of small files made by hand: pages, gaps, damage and limits.
 
-use profiler_common::unwind_row::{SAVED_UNKNOWN, bp, cfa};
+use profiler_common::unwind_row::cfa;
 use proptest::prelude::{any, prop};
 use proptest::{prop_assert, proptest};
 
 use super::*;
 use crate::model::CodeAddress;
-use crate::unwind::testing::{CODE, CODE_BYTES, TinyElf, cfi};
-
-fn table(elf: &TinyElf) -> CompactTable {
-    compile(&elf.build()).expect("the file is whole").table
-}
-
-fn rsp(offset: i32) -> UnwindRule {
-    UnwindRule {
-        cfa: cfa::RSP,
-        cfa_off: offset,
-        ..UnwindRule::default()
-    }
-}
-
-fn only(kind: u8) -> UnwindRule {
-    UnwindRule {
-        cfa: kind,
-        ..UnwindRule::default()
-    }
-}
-
-/// The rule at an address that counts from the beginning of the code.
-fn at(table: &CompactTable, address: u64) -> Option<UnwindRule> {
-    table.rule_at(Svma(CODE + address)).copied()
-}
-
-/// The rule of a function that has one row with these instructions.
-fn single(instructions: &[&[u8]]) -> UnwindRule {
-    let table = table(&TinyElf::new().function(0, 16, instructions));
-    assert_eq!(at(&table, 0), at(&table, 15));
-    at(&table, 0).expect("the function is described")
-}
+use crate::unwind::testing::{CODE, CODE_BYTES, TinyElf, at, cfi, only, rsp, table};
 
 #[test]
 fn rows_are_in_force_from_their_first_byte_to_the_next_row() {
@@ -255,117 +224,6 @@ fn a_file_that_describes_nothing_says_so() {
     );
 }
 
-#[test]
-fn registers_say_where_they_were_saved() {
-    let saved = [
-        cfi::saved(6, 2),
-        cfi::saved(3, 3),
-        cfi::saved(12, 100),
-        cfi::saved(14, 4),
-        cfi::saved(15, 5),
-    ]
-    .concat();
-    let undefined_r13 = cfi::undefined(13);
-    let found = single(&[&cfi::def_cfa_offset(48), &saved, &undefined_r13]);
-    let expected = UnwindRule {
-        bp: bp::AT_CFA,
-        bp_off: -16,
-        saved: [3, 100, SAVED_UNKNOWN, 4, 5],
-        ..rsp(48)
-    };
-    assert_eq!(found, expected);
-}
-
-#[test]
-fn a_frame_address_can_come_from_any_general_register() {
-    let from = |kind, reg| UnwindRule {
-        cfa: kind,
-        reg,
-        cfa_off: 16,
-        ..UnwindRule::default()
-    };
-    assert_eq!(single(&[&cfi::def_cfa(6, 16)]), from(cfa::RBP, 0));
-    assert_eq!(single(&[&cfi::def_cfa(10, 16)]), from(cfa::REG, 10));
-    assert_eq!(single(&[&cfi::def_cfa(3, 16)]), from(cfa::REG, 3));
-    assert_eq!(single(&[&cfi::def_cfa(17, 16)]), only(cfa::UNSUPPORTED));
-}
-
-#[test]
-fn expressions_become_rules() {
-    let stub =
-        cfi::def_cfa_expression(&[0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22]);
-    assert_eq!(
-        single(&[&stub]),
-        UnwindRule {
-            cfa: cfa::PLT,
-            cfa_off: 11,
-            ..UnwindRule::default()
-        }
-    );
-    let word = cfi::def_cfa_expression(&[0x77, 0x98, 1, 0x06, 0x23, 8]);
-    let expected = UnwindRule {
-        cfa: cfa::DEREF_RSP,
-        cfa_off: 152 | (8 << 16),
-        ..UnwindRule::default()
-    };
-    assert_eq!(single(&[&word]), expected);
-    // A realigned stack: CFA = *(rbp - 8), rbp at rbp + 0, rbx at rbp - 16.
-    let realigned = cfi::def_cfa_expression(&[0x76, 0x78, 0x06]);
-    let found = single(&[
-        &realigned,
-        &cfi::expression(6, &[0x76, 0]),
-        &cfi::expression(3, &[0x76, 0x70]),
-    ]);
-    let expected = UnwindRule {
-        cfa: cfa::DEREF_RBP,
-        cfa_off: i32::from(-8_i16 as u16),
-        bp: bp::AT_RBP,
-        saved: [SAVED_UNKNOWN, 0, 0, 0, 0],
-        ..UnwindRule::default()
-    };
-    assert_eq!(found, expected);
-    assert_eq!(
-        single(&[&cfi::def_cfa_expression(&[0x77, 8, 0x06, 0x06])]),
-        only(cfa::UNSUPPORTED)
-    );
-}
-
-#[test]
-fn a_frame_without_a_return_address_is_the_outermost_one() {
-    assert_eq!(single(&[&cfi::undefined(16)]), only(cfa::END));
-}
-
-#[test]
-fn a_return_address_in_another_place_is_unsupported() {
-    assert_eq!(single(&[&cfi::saved(16, 2)]), only(cfa::UNSUPPORTED));
-    let in_register = [0x09, 16, 8];
-    assert_eq!(single(&[&in_register]), only(cfa::UNSUPPORTED));
-}
-
-#[test]
-fn a_frame_pointer_that_no_rule_can_find_makes_the_row_unsupported() {
-    let far = [0x11, 6, 0x80, 0x40, 0]; // offset_extended_sf rbp: -8 * 8192
-    assert_eq!(single(&[&far]), only(cfa::UNSUPPORTED));
-    assert_eq!(single(&[&cfi::undefined(6)]), only(cfa::UNSUPPORTED));
-    let pushed = cfi::saved(7, 2);
-    assert_eq!(
-        single(&[&pushed]),
-        only(cfa::UNSUPPORTED),
-        "the caller's stack pointer is not the CFA"
-    );
-}
-
-#[test]
-fn only_a_frame_that_holds_a_context_is_a_signal_frame() {
-    let context = cfi::def_cfa_expression(&[0x77, 0xa0, 1, 0x06]);
-    let rip = cfi::expression(16, &[0x77, 0xa8, 1]);
-    let elf = TinyElf::new().shared(b"zRS\0", &[]);
-    let restorer = elf.clone().function(0, 16, &[&context, &rip]);
-    assert_eq!(at(&table(&restorer), 0), Some(only(cfa::SIGNAL)));
-    // Assembly that borrows the mark to have its address taken as it is.
-    assert_eq!(at(&table(&elf.function(0, 16, &[])), 0), Some(rsp(8)));
-}
-
 /// Entries of `.debug_frame` mark shared ones by all ones, count from the section's start, and hold whole addresses.
 #[test]
 fn what_only_debuggers_are_told_is_used_when_there_is_nothing_else() {
@@ -402,7 +260,7 @@ fn what_only_debuggers_are_told_is_used_when_there_is_nothing_else() {
 fn a_huge_shared_entry_does_not_cost_its_size_for_each_function() {
     let mut elf = TinyElf::new()
         .function(0, 16, &[])
-        .shared(b"zR\0", &[0; 200_000]);
+        .shared(b"zR\0", &vec![0; 200_000]);
     for n in 1..4000 {
         elf = elf.function(n * 16, 16, &[]);
     }

@@ -16,10 +16,16 @@ use crate::model::{Avma, FileOffset, Svma};
 
 /// Most `PT_LOAD` segments that are looked at; linkers make four or five.
 const SEGMENTS_MAX: usize = 64;
-/// Most section headers that are looked at; linked files have some dozens.
+/// Most section headers; linked files have some dozens. None of more is looked at.
 const SECTIONS_MAX: usize = 4096;
 /// Largest table of section names that is read; linked files have some hundred bytes.
 const NAMES_BYTES_MAX: u64 = 1 << 20;
+/// Most program headers; a file can state more, and a sparse one can have them at no cost to its maker.
+const PROGRAMS_MAX: usize = 4096;
+/// Largest call frame information that is read; the largest libraries in use have some 60 MiB.
+const FRAME_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of `.eh_frame_hdr` in front of its search table, and more.
+const FRAME_HEADER_BYTES: u64 = 64;
 /// The kernel maps whole pages of this size.
 const PAGE_MASK: u64 = 4095;
 
@@ -113,6 +119,14 @@ impl<'a> ElfView<'a> {
         if machine != EM_X86_64 {
             return Err(UnwindError::Machine { machine });
         }
+        if header
+            .phnum(Endian, data)
+            .is_ok_and(|count| count > PROGRAMS_MAX)
+        {
+            return Err(UnwindError::Malformed {
+                what: "too many program headers",
+            });
+        }
         let programs = header
             .program_headers(Endian, data)
             .map_err(malformed("program headers"))?;
@@ -156,6 +170,12 @@ impl<'a> ElfView<'a> {
 
     /// Looks through the section headers. Damaged or missing ones leave everything as it is.
     fn find_sections<R: ReadRef<'a>>(&mut self, header: &Header, data: R) {
+        if header
+            .shnum(Endian, data)
+            .is_ok_and(|count| count > SECTIONS_MAX)
+        {
+            return;
+        }
         let Ok(sections) = header.section_headers(Endian, data) else {
             return;
         };
@@ -167,28 +187,27 @@ impl<'a> ElfView<'a> {
         else {
             return;
         };
-        for section in sections.iter().take(SECTIONS_MAX) {
+        for section in sections {
             // Comparing a prefix costs the same whatever the file says.
             let Some(name) = names.get(section.sh_name(Endian) as usize..) else {
                 continue;
             };
             let is_compressed = section.sh_flags(Endian) & u64::from(SHF_COMPRESSED) != 0;
             let svma = section.sh_addr(Endian);
+            let is_readable = !is_compressed && section.sh_size(Endian) <= FRAME_BYTES_MAX;
             let bytes = || {
-                section
-                    .data(Endian, data)
-                    .ok()
-                    .filter(|d| !d.is_empty() && !is_compressed)
+                let bytes = section.data(Endian, data).ok();
+                bytes.filter(|bytes| !bytes.is_empty())
             };
             let stubs = |is_lazy| Plt {
                 range: svma..svma.saturating_add(section.sh_size(Endian)),
                 is_lazy,
             };
-            if name.starts_with(b".eh_frame\0") {
+            if name.starts_with(b".eh_frame\0") && is_readable {
                 self.eh_frame = self
                     .eh_frame
                     .or_else(|| bytes().map(|data| Section { data, svma }));
-            } else if name.starts_with(b".debug_frame\0") {
+            } else if name.starts_with(b".debug_frame\0") && is_readable {
                 self.debug_frame = self
                     .debug_frame
                     .or_else(|| bytes().map(|data| Section { data, svma }));
@@ -207,7 +226,10 @@ impl<'a> ElfView<'a> {
         header: &ProgramHeader64<Endian>,
         data: R,
     ) -> Option<Section<'a>> {
-        let table = header.data(Endian, data).ok()?;
+        let (offset, bytes) = header.file_range(Endian);
+        let table = data
+            .read_bytes_at(offset, bytes.min(FRAME_HEADER_BYTES))
+            .ok()?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(Endian));
         let parsed = EhFrameHdr::new(table, gimli::LittleEndian)
             .parse(&bases, 8)
@@ -220,6 +242,7 @@ impl<'a> ElfView<'a> {
             .file_offset
             .0
             .checked_add(segment.file_bytes)?
+            .min(begin.saturating_add(FRAME_BYTES_MAX))
             .min(data.len().ok()?);
         let data = data.read_bytes_at(begin, end.checked_sub(begin)?).ok()?;
         Some(Section { data, svma })

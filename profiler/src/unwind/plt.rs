@@ -74,12 +74,14 @@ const fn from_rsp(kind: u8, cfa_off: i32) -> UnwindRule {
 mod tests {
     use super::*;
 
+    const CODE: Range<u64> = 0x1000..0x9000;
+
     fn fill(sections: &[Plt], described_until: u64, next: u64) -> Vec<(u64, u8, i32)> {
         let mut emitted = Vec::new();
-        let mut stubs = Stubs::new(sections, &[0x1000..0x9000]);
+        let mut stubs = Stubs::new(sections, &[CODE]);
         let mut until = described_until;
         stubs.fill(&mut until, next, &mut |at, rule| {
-            emitted.push((at, rule.cfa, rule.cfa_off))
+            emitted.push((at, rule.cfa, rule.cfa_off));
         });
         emitted
     }

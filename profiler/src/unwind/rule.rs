@@ -217,3 +217,7 @@ fn saved_byte(place: Place) -> u8 {
         _ => SAVED_UNKNOWN,
     }
 }
+
+#[cfg(test)]
+#[path = "rule_tests.rs"]
+mod tests;

@@ -1,5 +1,10 @@
 //! Small ELF files made by hand, for the tests of this folder.
 
+use profiler_common::unwind_row::{UnwindRule, cfa};
+
+use super::{CompactTable, compile};
+use crate::model::Svma;
+
 /// Where the code of a [`TinyElf`] is loaded.
 pub(super) const CODE: u64 = 0x10_0000;
 /// Bytes of code. Only headers and call frame information are written to the file.
@@ -171,4 +176,31 @@ impl TinyElf {
         file.extend_from_slice(&eh_frame);
         file
     }
+}
+
+/// The table of a whole file.
+pub(super) fn table(elf: &TinyElf) -> CompactTable {
+    compile(&elf.build()).expect("the file is whole").table
+}
+
+/// `CFA = rsp + offset`, nothing saved.
+pub(super) fn rsp(offset: i32) -> UnwindRule {
+    UnwindRule {
+        cfa: cfa::RSP,
+        cfa_off: offset,
+        ..UnwindRule::default()
+    }
+}
+
+/// A rule without parameters.
+pub(super) fn only(kind: u8) -> UnwindRule {
+    UnwindRule {
+        cfa: kind,
+        ..UnwindRule::default()
+    }
+}
+
+/// The rule at an address that counts from the beginning of the code.
+pub(super) fn at(table: &CompactTable, address: u64) -> Option<UnwindRule> {
+    table.rule_at(Svma(CODE + address)).copied()
 }

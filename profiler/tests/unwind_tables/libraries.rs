@@ -1,6 +1,7 @@
 //! Finds real libraries on this machine.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -18,16 +19,16 @@ const SYSTEM_FOLDERS: [&str; 4] = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib6
 
 /// What was found, and what was looked for in vain.
 #[derive(Default)]
-pub struct Libraries {
+pub(crate) struct Libraries {
     /// Existing files, each one once.
-    pub paths: Vec<PathBuf>,
+    pub(crate) paths: Vec<PathBuf>,
     /// Sentences for the reader of the test's output.
-    pub skipped: Vec<String>,
+    pub(crate) skipped: Vec<String>,
 }
 
 impl Libraries {
     /// Looks in the usual places, in pyenv's and in `PYPROF_TEST_LIBS`.
-    pub fn find() -> Self {
+    pub(crate) fn find() -> Self {
         let mut skipped = Vec::new();
         let mut found = BTreeSet::new();
         for name in SYSTEM {
@@ -69,10 +70,42 @@ impl Libraries {
 }
 
 /// The system's copy of a library.
-pub fn system(name: &str) -> Option<PathBuf> {
+pub(crate) fn system(name: &str) -> Option<PathBuf> {
     SYSTEM_FOLDERS
         .iter()
         .find_map(|folder| Path::new(folder).join(name).canonicalize().ok())
+}
+
+/// A small library, or the smallest there is.
+pub(crate) fn small_library() -> Vec<u8> {
+    let names = [
+        "libdl.so.2",
+        "libutil.so.1",
+        "libpthread.so.0",
+        "ld-linux-x86-64.so.2",
+    ];
+    let found = names
+        .iter()
+        .filter_map(|name| system(name))
+        .filter_map(|path| fs::read(path).ok());
+    found.min_by_key(Vec::len).expect("some library is there")
+}
+
+/// The library that the kernel maps into every process, read from this one.
+pub(crate) fn vdso() -> Option<Vec<u8>> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
+    let (begin, end) = line.split_once(' ')?.0.split_once('-')?;
+    let (begin, end) = (
+        u64::from_str_radix(begin, 16).ok()?,
+        u64::from_str_radix(end, 16).ok()?,
+    );
+    let mut bytes = vec![0; usize::try_from(end.checked_sub(begin)?).ok()?];
+    fs::File::open("/proc/self/mem")
+        .ok()?
+        .read_exact_at(&mut bytes, begin)
+        .ok()?;
+    Some(bytes)
 }
 
 fn pyenv_versions() -> Vec<PathBuf> {

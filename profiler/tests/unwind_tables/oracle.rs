@@ -8,7 +8,7 @@ use gimli::{
 use profiler_common::unwind_row::{SAVED_REGISTERS, SAVED_UNKNOWN, UnwindRule, bp, cfa};
 
 /// The bytes of a section.
-pub type Reader<'a> = EndianSlice<'a, LittleEndian>;
+pub(crate) type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
 const ENCODING: Encoding = Encoding {
     address_size: 8,
@@ -20,7 +20,7 @@ const RSP: usize = 7;
 const RIP: usize = 16;
 
 /// A register file, by DWARF number; 16 is the instruction pointer.
-pub type Registers = [u64; 17];
+pub(crate) type Registers = [u64; 17];
 
 /// Any memory will do, as long as both sides see the same.
 fn memory(address: u64) -> u64 {
@@ -29,7 +29,7 @@ fn memory(address: u64) -> u64 {
 }
 
 /// Registers that no row can confuse.
-pub fn registers(seed: u64, ip: u64) -> Registers {
+pub(crate) fn registers(seed: u64, ip: u64) -> Registers {
     let mut registers = [0; 17];
     for (n, register) in registers.iter_mut().enumerate() {
         *register = memory(seed.wrapping_mul(31).wrapping_add(n as u64)) & 0x7fff_ffff_fff8;
@@ -40,7 +40,7 @@ pub fn registers(seed: u64, ip: u64) -> Registers {
 
 /// Where a register of the caller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// Still in the register.
     Same,
     /// In memory.
@@ -53,19 +53,22 @@ pub enum Place {
 
 /// The caller of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// The canonical frame address.
-    pub cfa: u64,
+    pub(crate) cfa: u64,
     /// The return address, `rbp`, and `rbx, r12, r13, r14, r15`.
-    pub places: [Place; 7],
+    pub(crate) places: [Place; 7],
     /// The place is written as a distance from the CFA, not as an expression.
-    pub is_offset: [bool; 7],
+    pub(crate) is_offset: [bool; 7],
 }
 
 /// The columns of [`Caller::places`].
 fn columns() -> [usize; 7] {
-    let [a, b, c, d, e] = SAVED_REGISTERS.map(usize::from);
-    [RIP, RBP, a, b, c, d, e]
+    let mut columns = [RIP, RBP, 0, 0, 0, 0, 0];
+    for (column, saved) in columns[2..].iter_mut().zip(SAVED_REGISTERS) {
+        *column = usize::from(saved);
+    }
+    columns
 }
 
 /// Runs a DWARF expression with gimli.
@@ -102,7 +105,7 @@ fn run(
 }
 
 /// What gimli says. `None`: the CFA cannot be computed.
-pub fn by_gimli<'a, S, C>(
+pub(crate) fn by_gimli<'a, S, C>(
     section: &S,
     row: &UnwindTableRow<usize, C>,
     registers: &Registers,
@@ -144,7 +147,9 @@ where
 }
 
 /// A row that every rule can say: its CFA is a register and an offset, the rest lies at fixed distances from it.
-pub fn is_plain<C: gimli::UnwindContextStorage<usize>>(row: &UnwindTableRow<usize, C>) -> bool {
+pub(crate) fn is_plain<C: gimli::UnwindContextStorage<usize>>(
+    row: &UnwindTableRow<usize, C>,
+) -> bool {
     let register = |column: usize| row.register(Register(column as u16));
     let is_near = |offset: i64| i16::try_from(offset).is_ok();
     matches!(row.cfa(), CfaRule::RegisterAndOffset { register, .. } if register.0 < 16)
@@ -160,7 +165,7 @@ pub fn is_plain<C: gimli::UnwindContextStorage<usize>>(row: &UnwindTableRow<usiz
 /// What the rule says of a frame whose rule is not one of a kind without parameters.
 ///
 /// Where it says "unknown", the place is copied from `expected`, unless it is one that a rule must be able to say.
-pub fn by_rule(rule: &UnwindRule, registers: &Registers, expected: &Caller) -> Caller {
+pub(crate) fn by_rule(rule: &UnwindRule, registers: &Registers, expected: &Caller) -> Caller {
     let add = |base: usize| registers[base].wrapping_add_signed(i64::from(rule.cfa_off));
     let deref = |base: usize| {
         let (low, high) = (rule.cfa_off as i16, rule.cfa_off >> 16);
@@ -220,7 +225,7 @@ fn is_sayable(cfa: u64, address: u64) -> bool {
 }
 
 /// The frame that a signal interrupted, by the layout of `struct sigcontext` on x86-64.
-pub fn interrupted(registers: &Registers) -> Caller {
+pub(crate) fn interrupted(registers: &Registers) -> Caller {
     let at = |offset| Place::At(registers[RSP] + offset);
     Caller {
         cfa: memory(registers[RSP] + 160),
