@@ -11,11 +11,6 @@
 //! object that does not match the program around it is never embedded.
 //! `PYPROF_BPF_BUILD=0` rules out the second origin.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "a build script speaks to cargo through its output"
-)]
-
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -28,7 +23,6 @@ use self::bpf_toolchain::{BpfToolchain, TOOLCHAIN_VARIABLE};
 
 #[path = "build_support/bpf_sources.rs"]
 mod bpf_sources;
-#[expect(dead_code, reason = "`cargo xtask setup` uses the rest of it")]
 #[path = "build_support/bpf_toolchain.rs"]
 mod bpf_toolchain;
 
