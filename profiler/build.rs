@@ -140,7 +140,7 @@ fn compile(toolchain: &BpfToolchain, workspace: &Path, object: &Path) -> Result<
     };
     aya_build::build_ebpf([package], Toolchain::Custom(&toolchain.name))
         .with_context(|| format!(
-            "cannot compile the BPF object with the toolchain `{}` and {}; {TOOLCHAIN_VARIABLE} names another toolchain",
+            "cannot compile the BPF object with the toolchain `{}` and {}; `cargo xtask setup` finds out whether the two fit",
             toolchain.name,
             toolchain.linker.display()
         ))?;
