@@ -11,11 +11,6 @@
 //! object that does not match the program around it is never embedded.
 //! `PYPROF_BPF_BUILD=0` rules out the second origin.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "a build script speaks to cargo through its output"
-)]
-
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -28,7 +23,6 @@ use self::bpf_toolchain::{BpfToolchain, TOOLCHAIN_VARIABLE};
 
 #[path = "build_support/bpf_sources.rs"]
 mod bpf_sources;
-#[expect(dead_code, reason = "`cargo xtask setup` uses the rest of it")]
 #[path = "build_support/bpf_toolchain.rs"]
 mod bpf_toolchain;
 
@@ -42,7 +36,17 @@ const BUNDLED_ARCHITECTURE: &str = "x86_64";
 /// The command that makes the bundled object fit its sources.
 const REFRESH: &str = "cargo xtask bpf";
 
-fn main() -> Result<()> {
+fn main() {
+    if let Err(err) = run() {
+        // cargo shows these lines and fails; an exit code would add all other output.
+        for line in format!("{err:#}").lines() {
+            println!("cargo::error={line}");
+        }
+    }
+}
+
+/// Puts the object into place and tells cargo what it depends on.
+fn run() -> Result<()> {
     let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let workspace = package
         .parent()
@@ -52,13 +56,13 @@ fn main() -> Result<()> {
     let object = PathBuf::from(variable("OUT_DIR")?).join("pyprof-bpf.bpf.o");
     let origin = if let Some(path) = env::var_os(OBJECT_VARIABLE).filter(|path| !path.is_empty()) {
         let path = package.join(path);
-        println!("cargo:rerun-if-changed={}", path.display());
+        println!("cargo::rerun-if-changed={}", path.display());
         copy(&path, &object)?;
         "path"
     } else {
         embed_own(&package, workspace, &object)?
     };
-    println!("cargo:rustc-env=PYPROF_BPF_ORIGIN={origin}");
+    println!("cargo::rustc-env=PYPROF_BPF_ORIGIN={origin}");
     Ok(())
 }
 
@@ -79,8 +83,9 @@ fn embed_own(package: &Path, workspace: &Path, object: &Path) -> Result<&'static
         }
         (Ok("0"), Err(unfit)) => Err(unfit),
         (_, Err(unfit)) => {
-            let toolchain = BpfToolchain::find()
-                .map_err(|missing| anyhow!("{unfit}\nIt cannot be compiled here either: {missing}; `cargo xtask setup` installs it."))?;
+            let toolchain = BpfToolchain::find().map_err(|missing| {
+                anyhow!("{unfit}\nBefore that, `cargo xtask setup`: there is {missing}.")
+            })?;
             compile(&toolchain, workspace, object)?;
             Ok("source")
         }
@@ -135,7 +140,7 @@ fn compile(toolchain: &BpfToolchain, workspace: &Path, object: &Path) -> Result<
     };
     aya_build::build_ebpf([package], Toolchain::Custom(&toolchain.name))
         .with_context(|| format!(
-            "cannot compile the BPF object with the toolchain `{}` and {}; {TOOLCHAIN_VARIABLE} names another toolchain",
+            "cannot compile the BPF object with the toolchain `{}` and {}; `cargo xtask setup` finds out whether the two fit",
             toolchain.name,
             toolchain.linker.display()
         ))?;
@@ -146,7 +151,7 @@ fn compile(toolchain: &BpfToolchain, workspace: &Path, object: &Path) -> Result<
 /// make cargo run the script at every build, so those are left out.
 fn announce_inputs(package: &Path, workspace: &Path) {
     for name in [OBJECT_VARIABLE, BUILD_VARIABLE, TOOLCHAIN_VARIABLE] {
-        println!("cargo:rerun-if-env-changed={name}");
+        println!("cargo::rerun-if-env-changed={name}");
     }
     let own = ["build.rs", "build_support", "bpf"].map(|path| package.join(path));
     let mut inputs = own.to_vec();
@@ -155,7 +160,7 @@ fn announce_inputs(package: &Path, workspace: &Path) {
         inputs.extend(bpf_sources::SOURCE_ROOTS.map(|root| workspace.join(root)));
     }
     for input in inputs.iter().filter(|input| input.exists()) {
-        println!("cargo:rerun-if-changed={}", input.display());
+        println!("cargo::rerun-if-changed={}", input.display());
     }
 }
 

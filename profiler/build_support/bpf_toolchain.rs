@@ -12,9 +12,13 @@ use std::{
 /// The variable that names the rustup toolchain to compile BPF with.
 pub(crate) const TOOLCHAIN_VARIABLE: &str = "PYPROF_BPF_TOOLCHAIN";
 
-/// Toolchains that are tried when the variable is not set, the preferred one first:
-/// rustup's own, then a distribution's compiler that `cargo xtask setup` has linked.
-pub(crate) const DEFAULT_TOOLCHAINS: [&str; 2] = ["nightly", LINKED_TOOLCHAIN];
+/// Toolchains that are tried when the variable is not set, the preferred one first. A
+/// plain nightly comes last: it may be newer than the LLVM inside `bpf-linker`, which
+/// then cannot read what it compiles.
+pub(crate) const DEFAULT_TOOLCHAINS: [&str; 3] = [PINNED_TOOLCHAIN, LINKED_TOOLCHAIN, "nightly"];
+
+/// The nightly that `cargo xtask setup` installs: its LLVM is 22, as the linker's.
+pub(crate) const PINNED_TOOLCHAIN: &str = "nightly-2026-05-20";
 
 /// The name under which `cargo xtask setup` links a distribution's compiler.
 pub(crate) const LINKED_TOOLCHAIN: &str = "debian-web";
@@ -64,10 +68,10 @@ impl fmt::Display for Missing {
                 )
             }
             Self::Toolchain(None) => {
-                let [first, second] = DEFAULT_TOOLCHAINS;
+                let tried = DEFAULT_TOOLCHAINS.join("`, `");
                 write!(
                     f,
-                    "no rustup toolchain `{first}` or `{second}` with the component rust-src"
+                    "no rustup toolchain with the component rust-src (`{tried}`)"
                 )
             }
             Self::Linker => write!(f, "no bpf-linker on PATH or in cargo's bin folder"),

@@ -117,8 +117,14 @@ fn flags(toolchain: &BpfToolchain) -> Result<OsString> {
         flags.push("=");
         flags.push(to);
     };
-    if let Some(home) = env::var_os("HOME") {
-        remap(Path::new(&home), "/home");
+    let cargo_home = env::var_os("CARGO_HOME").map_or_else(
+        || Path::new(&env::var_os("HOME").unwrap_or_default()).join(".cargo"),
+        PathBuf::from,
+    );
+    if let Ok(registries) = fs::read_dir(cargo_home.join("registry/src")) {
+        for registry in registries.flatten() {
+            remap(&registry.path(), "/crates");
+        }
     }
     remap(host::workspace(), ".");
     remap(&sources, "/rust");

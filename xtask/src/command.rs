@@ -80,6 +80,7 @@ pub(crate) fn run_patiently(command: &mut Command, patience: Patience) -> Result
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
+        .env("RUST_BACKTRACE", "0")
         .spawn()
         .with_context(|| format!("cannot start `{}`", shown(command)))?;
     let stderr = child.stderr.take().context("its standard error is piped")?;

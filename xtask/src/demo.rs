@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: the profiler at work on a bundled program, with nothing to
 //! prepare but cargo and a Python.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{env, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
 
@@ -62,8 +62,12 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Builds the program as users get it; gives its path.
+/// Builds the program as users get it; gives its path. `PYPROF_BINARY` names another
+/// one to use instead, such as an earlier release.
 pub(crate) fn release_build() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("PYPROF_BINARY").filter(|path| !path.is_empty()) {
+        return Ok(path.into());
+    }
     let mut cargo = Command::new("cargo");
     cargo
         .args(["build", "--release", "--package", "pyprof-bpf"])

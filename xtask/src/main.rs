@@ -32,6 +32,7 @@ mod command;
 mod demo;
 mod folded;
 mod host;
+mod llvm;
 mod measure;
 mod pythons;
 mod setup;

@@ -12,12 +12,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::{
-    bpf_toolchain::{self, BpfToolchain, LINKED_TOOLCHAIN, Missing},
+    bpf_toolchain::{
+        self, BpfToolchain, LINKED_TOOLCHAIN, Missing, PINNED_TOOLCHAIN, TOOLCHAIN_VARIABLE,
+    },
     command::{self, Patience},
-    host,
+    host, llvm,
 };
 
 /// The version that this workspace is tested with.
@@ -55,20 +57,36 @@ pub(crate) fn run() -> Result<()> {
 
 /// The BPF toolchain, installed first where it is missing.
 pub(crate) fn ensure() -> Result<BpfToolchain> {
-    if let Err(Missing::Toolchain(wanted)) = BpfToolchain::find() {
-        if let Some(name) = wanted {
-            bail!(
-                "the toolchain `{name}` that {} names has no rust-src.\nAdd it with `rustup component add rust-src --toolchain {name}`, or unset the variable.",
-                bpf_toolchain::TOOLCHAIN_VARIABLE
-            );
-        }
-        install_toolchain()?;
+    match BpfToolchain::find() {
+        Err(Missing::Toolchain(Some(name))) => bail!(
+            "the toolchain `{name}` that {TOOLCHAIN_VARIABLE} names has no rust-src.\nAdd it with `rustup component add rust-src --toolchain {name}`, or unset the variable."
+        ),
+        Err(Missing::Toolchain(None)) => install_toolchain()?,
+        _ => {}
     }
     if bpf_toolchain::find_linker().is_none() {
         install_linker().context("cannot install bpf-linker")?;
     }
+    let found = find_again()?;
+    if llvm::fits(&found) {
+        return Ok(found);
+    }
+    if env::var_os(TOOLCHAIN_VARIABLE).is_some_and(|name| !name.is_empty()) {
+        bail!(
+            "the toolchain `{}` that {TOOLCHAIN_VARIABLE} names has a newer LLVM than {}, which cannot read what it compiles.\nUnset the variable, or install a newer bpf-linker.",
+            found.name,
+            found.linker.display()
+        );
+    }
+    eprintln!("The LLVM of `{}` is newer than bpf-linker's.", found.name);
+    install_toolchain()?;
+    find_again()
+}
+
+/// What is there after an installation.
+fn find_again() -> Result<BpfToolchain> {
     BpfToolchain::find().map_err(|missing| {
-        anyhow::anyhow!(
+        anyhow!(
             "after the installation there still is {missing}.\nSee what the commands above printed."
         )
     })
@@ -84,29 +102,24 @@ fn install_toolchain() -> Result<()> {
     let Err(refused) = rustup_nightly() else {
         return Ok(());
     };
-    eprintln!("rustup cannot bring a nightly with rust-src ({refused:#}).");
+    eprintln!("rustup cannot bring it ({refused:#}).");
     linked_compiler().with_context(|| {
         format!(
-            "neither rustup nor this distribution gives a compiler for BPF.\nBy hand: rustup toolchain install nightly --component rust-src\nor, on Debian: apt-get install {} && rustup toolchain link {LINKED_TOOLCHAIN} /usr",
+            "neither rustup nor this distribution gives a compiler for BPF.\nBy hand: rustup toolchain install {PINNED_TOOLCHAIN} --component rust-src\nor, on Debian: apt-get install {} && rustup toolchain link {LINKED_TOOLCHAIN} /usr",
             COMPILER_PACKAGES.join(" ")
         )
     })
 }
 
-/// Adds `rust-src` to the nightly toolchain, which is installed first when absent.
+/// Installs the nightly that fits `bpf-linker`, with `rust-src`.
 fn rustup_nightly() -> Result<()> {
     let mut rustup = Command::new("rustup");
-    rustup.env("RUSTUP_MAX_RETRIES", "1");
-    let installed = command::output(Command::new("rustup").args(["toolchain", "list"]))?
-        .lines()
-        .any(|name| name.starts_with("nightly-") && !name.starts_with("nightly-2"));
-    if installed {
-        rustup.args(["component", "add", "rust-src", "--toolchain", "nightly"]);
-    } else {
-        rustup.args(["toolchain", "install", "nightly", "--profile", "minimal"]);
-        rustup.args(["--component", "rust-src", "--no-self-update"]);
-    }
-    eprintln!("Asking rustup for rust-src: {}", command::shown(&rustup));
+    rustup
+        .args(["toolchain", "install", PINNED_TOOLCHAIN])
+        .args(["--profile", "minimal", "--component", "rust-src"])
+        .arg("--no-self-update")
+        .env("RUSTUP_MAX_RETRIES", "1");
+    eprintln!("Asking rustup: {}", command::shown(&rustup));
     command::run_patiently(&mut rustup, RUSTUP_PATIENCE)
 }
 

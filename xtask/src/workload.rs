@@ -1,6 +1,7 @@
 //! A bundled Python program that runs while it is looked at.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Write as _},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
@@ -69,5 +70,7 @@ impl Drop for Workload {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // An interpreter that is ended from outside leaves its perf map behind.
+        let _ = fs::remove_file(format!("/tmp/perf-{}.map", self.pid()));
     }
 }

@@ -1,0 +1,57 @@
+"""A fixed amount of work, for measuring what profiling costs.
+
+Prints `ready`, waits for a line on standard input, works, and prints the CPU seconds
+of each chunk as a JSON list; then waits for the end of its input, so that whoever
+watches it sees a live process.
+"""
+
+import json
+import re
+import sys
+import time
+
+import common
+
+TEXT = " ".join(f"user{n % 97}@host{n % 13}.example:{n}" for n in range(400))
+ADDRESS = re.compile(r"(\w+)@(\w+)\.example:(\d+)")
+
+
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+
+def swap(match):
+    return match[2] + match[1]
+
+
+def chunk():
+    """Some milliseconds: recursion, C that calls back, plain loops."""
+    fib(17)
+    for _ in range(4):
+        ADDRESS.sub(swap, TEXT)
+    for _ in range(3):
+        json.loads(json.dumps({"rows": list(range(800)), "text": TEXT}))
+    total = 0
+    for number in range(60_000):
+        total += number * number
+    return total
+
+
+def main():
+    parser = common.arguments(__doc__)
+    parser.add_argument("--chunks", type=int, default=500)
+    options = parser.parse_args()
+    chunk()
+    common.ready()
+    sys.stdin.readline()
+    spent = []
+    for _ in range(options.chunks):
+        before = time.thread_time()
+        chunk()
+        spent.append(time.thread_time() - before)
+    print(json.dumps(spent), flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main()
