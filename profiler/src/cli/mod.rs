@@ -15,7 +15,6 @@ mod man;
 mod names;
 mod record;
 mod report;
-mod seam;
 mod settings;
 mod signals;
 mod stamp;

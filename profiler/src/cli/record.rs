@@ -12,7 +12,7 @@ use super::{
     exit::{self, Aborted},
     files::Prepared,
     follow::{begin, follow},
-    report, seam,
+    report,
     settings::{Settings, Target},
     signals::{Signals, code_of},
     status::StatusLine,
@@ -21,7 +21,7 @@ use crate::{
     model::Pid,
     privilege::{self, Facts, Wish},
     process::launch::{Launched, sudo_caller},
-    session::{Progress, RecordSettings, Recording, StopReason},
+    session::{self, Progress, RecordSettings, Recording, StopReason},
 };
 
 /// Runs it to its exit code.
@@ -191,8 +191,9 @@ async fn sample(
         duration: settings.duration,
         kernel_stacks: settings.kernel_stacks,
         threads: settings.threads,
+        bpf_stats: settings.bpf_stats,
     };
-    seam::record(wanted, stop, progress).await
+    Ok(session::record(wanted, stop, progress).await?)
 }
 
 /// Writes and reports.
@@ -201,6 +202,9 @@ async fn finish(
     recording: Recording,
     outputs: Prepared,
 ) -> anyhow::Result<u8> {
+    if let Some(bpf) = &recording.summary.bpf {
+        report::print(&[report::bpf_line(bpf)]);
+    }
     if recording.profile.quality.samples == 0 {
         report::print(&[report::nothing_to_draw(&recording)]);
         return Ok(exit::NOTHING_TO_DRAW);

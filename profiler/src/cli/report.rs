@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     profile::Quality,
-    session::{Recording, SampledEvent, StopReason, Summary, Throttling},
+    session::{BpfStats, Recording, SampledEvent, StopReason, Summary, Throttling},
 };
 
 /// More lines than these are not read.
@@ -42,6 +42,23 @@ pub(crate) fn report_lines(recording: &Recording, files: &[Destination]) -> Vec<
     ));
     lines.extend(notes(recording));
     lines
+}
+
+/// For `--bpf-stats`: one line that a script can read.
+pub(crate) fn bpf_line(bpf: &BpfStats) -> String {
+    let BpfStats {
+        runs,
+        run_time_ns,
+        frames,
+        samples,
+        stack_copies,
+        verified_instructions,
+    } = *bpf;
+    let verified = verified_instructions.unwrap_or(0);
+    format!(
+        "bpf: runs={runs} run_time_ns={run_time_ns} frames={frames} samples={samples} \
+         stack_copies={stack_copies} verified_instructions={verified}"
+    )
 }
 
 /// The targets in one line, for the heading of a picture.

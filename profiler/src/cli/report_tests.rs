@@ -35,6 +35,7 @@ fn recording(quality: Quality) -> Recording {
             event: SampledEvent::Cycles,
             throttling: None,
             refusals: vec![],
+            bpf: None,
         },
     };
     recording.profile.quality = quality;

@@ -1,6 +1,9 @@
 //! The BPF object, its constants and sizes, into the kernel.
 
-use std::{io, os::fd::AsFd as _};
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+};
 
 use aya::{
     Ebpf, EbpfLoader, VerifierLogLevel,
@@ -147,6 +150,7 @@ pub struct KernelSide {
     counters: PerCpuArray<MapData, u64>,
     sizes: MapSizes,
     flush_log: Option<Box<dyn FnMut() + Send>>,
+    stats: Option<OwnedFd>,
 }
 
 impl std::fmt::Debug for KernelSide {
@@ -208,6 +212,7 @@ impl KernelSide {
             counters,
             sizes,
             flush_log,
+            stats: None,
         })
     }
 
@@ -253,6 +258,16 @@ impl KernelSide {
         if let Some(flush) = &mut self.flush_log {
             flush();
         }
+    }
+
+    /// Has the kernel measure running times until this is dropped (Linux 5.8+, `CAP_SYS_ADMIN`).
+    pub fn enable_stats(&mut self) -> Result<(), KernelError> {
+        let descriptor = aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| KernelError::System {
+            call: "BPF_ENABLE_STATS",
+            source: io::Error::other(error.to_string()),
+        })?;
+        self.stats = Some(descriptor);
+        Ok(())
     }
 
     /// The kernel's own figures about the program; times only while BPF statistics are on.

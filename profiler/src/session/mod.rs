@@ -1,7 +1,12 @@
 //! One recording, from attach to profile: the only module that knows all stages.
 
+mod error;
+mod record;
 mod settings;
 mod summary;
+mod targets;
 
+pub use error::SessionError;
+pub use record::record;
 pub use settings::RecordSettings;
-pub use summary::{Progress, Recording, SampledEvent, StopReason, Summary, TargetSummary, Throttling};
+pub use summary::{BpfStats, Progress, Recording, SampledEvent, StopReason, Summary, TargetSummary, Throttling};

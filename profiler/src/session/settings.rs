@@ -17,4 +17,6 @@ pub struct RecordSettings {
     pub kernel_stacks: bool,
     /// Keep threads apart.
     pub threads: bool,
+    /// Have the kernel measure the BPF program's running time (adds some 20 ns to each run).
+    pub bpf_stats: bool,
 }

@@ -87,6 +87,25 @@ pub struct Summary {
     pub throttling: Option<Throttling>,
     /// Perf maps that were refused or could not be read, with the reason, ready to be shown.
     pub refusals: Vec<String>,
+    /// The BPF program's running time, when it was asked for.
+    pub bpf: Option<BpfStats>,
+}
+
+/// What the BPF program cost, as the kernel measured it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BpfStats {
+    /// How often it ran, for any process.
+    pub runs: u64,
+    /// Nanoseconds in it, in all.
+    pub run_time_ns: u64,
+    /// User frames walked.
+    pub frames: u64,
+    /// Samples of the targets.
+    pub samples: u64,
+    /// Samples sent with a piece of their stack.
+    pub stack_copies: u64,
+    /// Instructions the verifier looked at (Linux 5.16+).
+    pub verified_instructions: Option<u32>,
 }
 
 /// A finished recording.

@@ -1,18 +1,27 @@
-//! From addresses to names.
+//! Stage 3: from addresses to names.
+//!
+//! * **Job:** gives every address of a stack a location, and every location its frames.
+//! * **Gets** [`UnwoundStack`](crate::model::UnwoundStack)s, mappings, and perf maps as they grow.
+//! * **Gives** [`ResolvedStack`](crate::model::ResolvedStack)s, and at the end their
+//!   [`LocationTable`](crate::model::LocationTable).
+//! * **Must not know** how a stack was found, nor how it is counted and shown.
 
-pub mod perf_map;
-pub mod python_name;
 mod diagnosis;
 mod kernel;
+mod locations;
 mod module;
 mod native;
 mod native_thread;
+pub mod perf_map;
+pub mod python_name;
+mod resolver;
 mod symbol_file;
 
 pub use diagnosis::{MapState, NameFacts, diagnose};
 pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
 pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
+pub use resolver::Resolver;
 
 /// Why Python functions have, or do not have, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

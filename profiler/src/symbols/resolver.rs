@@ -1,0 +1,427 @@
+//! Who is asked in which order, and what is remembered of the answers.
+//!
+//! | address lies in | asked | name comes |
+//! |---|---|---|
+//! | a mapped file, the vDSO | [`NativeSymbolizer`] | later, from its thread |
+//! | memory of no file | the process's perf map | at once |
+//! | the kernel | [`NativeSymbolizer`] | later |
+//!
+//! Gets [`UnwoundStack`]s, gives [`ResolvedStack`]s: addresses become [`LocationId`]s, whose frames are filled in when
+//! their names arrive. Must not know how stacks were found or what becomes of them.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use rustc_hash::FxHashMap;
+
+use super::{
+    MapState, Module, ModuleKind, NameDiagnosis, NameFacts, NativeOptions, NativeSymbolizer, Place, Request, diagnose,
+    locations::{LocationKey, Locations},
+    perf_map::{PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState},
+    python_name::frame_from_perf_map_name,
+};
+use crate::{
+    model::{
+        Avma, CodeAddress, Frame, FrameKind, LocationId, LocationTable, Pid, ResolveMiss, ResolvedStack, UnwoundStack,
+    },
+    process::{FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, open_mapped, vdso_file},
+};
+
+/// Addresses remembered of one process; past it they are looked up again.
+const CACHED_ADDRESSES_MAX: usize = 1 << 20;
+
+/// Counts of one process's samples, for [`diagnose`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    trampoline_frames: u64,
+    named_frames: u64,
+    interpreter_samples: u64,
+    without_outer_trampoline: u64,
+}
+
+/// What is known of one process.
+struct Process {
+    map: PerfMapFile,
+    map_replacements: u64,
+    map_generation: u64,
+    map_is_open: bool,
+    mappings: ProcessMap,
+    modules: FxHashMap<Avma, ModuleIndex>,
+    python: PythonInfo,
+    cache: FxHashMap<Avma, LocationId>,
+    missed: Vec<Avma>,
+    counts: Counts,
+}
+
+/// Index in [`Resolver::modules`].
+type ModuleIndex = u32;
+
+/// Turns addresses into locations, and sees that these get names.
+pub struct Resolver {
+    native: NativeSymbolizer,
+    processes: FxHashMap<Pid, Process>,
+    modules: Vec<Arc<Module>>,
+    module_ids: FxHashMap<FileIdentity, ModuleIndex>,
+    kernel_cache: FxHashMap<Avma, LocationId>,
+    locations: Locations,
+    waiting: Vec<Request>,
+}
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resolver").field("modules", &self.modules.len()).finish_non_exhaustive()
+    }
+}
+
+impl Resolver {
+    /// Starts the symbolizer's thread.
+    pub fn start() -> std::io::Result<Self> {
+        Ok(Self {
+            native: NativeSymbolizer::start(NativeOptions::default())?,
+            processes: FxHashMap::default(),
+            modules: Vec::new(),
+            module_ids: FxHashMap::default(),
+            kernel_cache: FxHashMap::default(),
+            locations: Locations::default(),
+            waiting: Vec::new(),
+        })
+    }
+
+    /// Begins with a process, or begins anew with one that runs another program now. Its perf map is read at once.
+    pub fn add_process(&mut self, target: &Target, python: PythonInfo) {
+        let location = PerfMapLocation {
+            directory: target.perf_map_directory(),
+            ns_pid: target.ns_pid,
+            owner_uid: target.uid,
+        };
+        let mut map = PerfMapFile::new(location, PerfMapLimits::default());
+        map.refresh();
+        let process = Process {
+            map_replacements: map.map().replacements(),
+            map_generation: map.map().generation(),
+            map,
+            map_is_open: false,
+            mappings: ProcessMap::default(),
+            modules: FxHashMap::default(),
+            python,
+            cache: FxHashMap::default(),
+            missed: Vec::new(),
+            counts: Counts::default(),
+        };
+        self.processes.insert(target.pid, process);
+    }
+
+    /// These are a process's executable mappings, and its interpreter, now. Files are opened while they can be.
+    pub fn update(&mut self, pid: Pid, mappings: &[Mapping], python: PythonInfo, map_is_open: bool) {
+        let Some(mut process) = self.processes.remove(&pid) else {
+            return;
+        };
+        process.python = python;
+        process.map_is_open |= map_is_open;
+        let mut modules = FxHashMap::default();
+        for mapping in mappings {
+            let same = process.mappings.find(mapping.begin).is_some_and(|known| is_same_file(known, mapping));
+            let known = process.modules.get(&mapping.begin).copied().filter(|_| same);
+            if let Some(module) = known.or_else(|| self.open(pid, mapping, &process.python)) {
+                modules.insert(mapping.begin, module);
+            }
+        }
+        process.modules = modules;
+        process.mappings.replace_all(mappings.iter().cloned());
+        process.cache.clear();
+        process.missed.clear();
+        self.processes.insert(pid, process);
+    }
+
+    /// Opens the file of a mapping, or finds it among those open already.
+    fn open(&mut self, pid: Pid, mapping: &Mapping, python: &PythonInfo) -> Option<ModuleIndex> {
+        let opened = match mapping.kind {
+            _ if mapping.may_hold_jit_code() => return None,
+            MappingKind::File { .. } => open_mapped(pid, mapping)
+                .inspect_err(|error| tracing::debug!("no symbols for a mapping of pid {pid}: {error}"))
+                .ok()?,
+            MappingKind::Vdso => vdso_file().ok()?,
+            MappingKind::Anonymous | MappingKind::Special => return None,
+        };
+        if let Some(&index) = self.module_ids.get(&opened.identity) {
+            return Some(index);
+        }
+        let kind = match mapping.path() {
+            Some(path) if is_interpreter(path, python) => ModuleKind::Interpreter,
+            Some(_) => ModuleKind::Library,
+            None => ModuleKind::Vdso,
+        };
+        let index = self.modules.len() as ModuleIndex;
+        self.module_ids.insert(opened.identity, index);
+        self.modules.push(Arc::new(Module::new(opened, kind)));
+        Some(index)
+    }
+
+    /// Reads what was added to the perf maps of all processes: two system calls each when it is nothing.
+    pub fn refresh_perf_maps(&mut self) {
+        for process in self.processes.values_mut() {
+            process.refresh_map();
+        }
+    }
+
+    /// Turns a stack's addresses into locations. `resolved` is a buffer that is used again and again.
+    pub fn resolve(&mut self, stack: &UnwoundStack, resolved: &mut ResolvedStack) {
+        let UnwoundStack { ktime, pid, tid, thread_name, in_kernel, guessed, end, ref user, ref kernel } = *stack;
+        resolved.ktime = ktime;
+        resolved.pid = pid;
+        resolved.tid = tid;
+        resolved.thread_name = thread_name;
+        resolved.in_kernel = in_kernel;
+        resolved.guessed = guessed;
+        resolved.end = end;
+        resolved.locations.clear();
+        for &address in kernel {
+            let id = self.kernel_location(address.lookup());
+            resolved.locations.push(id);
+        }
+        let Some(mut process) = self.processes.remove(&pid) else {
+            let unknown = self.locations.intern_frame(unknown_frame(ResolveMiss::NoMapping));
+            resolved.locations.extend(user.iter().map(|_| unknown));
+            return;
+        };
+        let mut sample = SampleTraits::default();
+        for &address in user {
+            let id = self.user_location(&mut process, address);
+            sample.add(self.locations.traits(id), &mut process.counts);
+            resolved.locations.push(id);
+        }
+        sample.finish(&mut process.counts);
+        self.processes.insert(pid, process);
+    }
+
+    fn kernel_location(&mut self, at: Avma) -> LocationId {
+        if let Some(&id) = self.kernel_cache.get(&at) {
+            return id;
+        }
+        let (id, is_new) = self.locations.intern(LocationKey::Kernel(at), FrameKind::Kernel);
+        if is_new {
+            self.waiting.push(Request { id, place: Place::Kernel(at.0) });
+        }
+        if self.kernel_cache.len() < CACHED_ADDRESSES_MAX {
+            self.kernel_cache.insert(at, id);
+        }
+        id
+    }
+
+    fn user_location(&mut self, process: &mut Process, address: CodeAddress) -> LocationId {
+        let at = address.lookup();
+        if let Some(&id) = process.cache.get(&at) {
+            return id;
+        }
+        let mapping = process.mappings.find(at);
+        let id = match mapping.map(|mapping| (mapping, process.modules.get(&mapping.begin).copied())) {
+            Some((mapping, Some(module))) if mapping.file_offset_of(at).is_some() => {
+                let offset = mapping.file_offset_of(at).unwrap_or_default();
+                self.native_location(module, offset)
+            }
+            Some((mapping, _)) if !mapping.may_hold_jit_code() => {
+                let name = mapping.path().map_or_else(|| "[special]".to_owned(), crate::process::file_name);
+                let offset = mapping.file_offset_of(at).unwrap_or_default();
+                self.locations.intern_frame(Frame {
+                    kind: FrameKind::Native,
+                    name: format!("{name}+{:#x}", offset.0).into(),
+                    file: None,
+                    line: None,
+                    module: Some(name.into()),
+                    miss: Some(ResolveMiss::FileUnreadable),
+                })
+            }
+            in_mapping => {
+                let miss = if in_mapping.is_some() { ResolveMiss::NotInPerfMap } else { ResolveMiss::NoMapping };
+                match process.name_of(at) {
+                    Some(frame) => self.locations.intern_frame(frame),
+                    None => {
+                        process.missed.push(at);
+                        self.locations.intern_frame(unknown_frame(miss))
+                    }
+                }
+            }
+        };
+        if process.cache.len() < CACHED_ADDRESSES_MAX {
+            process.cache.insert(at, id);
+        }
+        id
+    }
+
+    fn native_location(&mut self, module: ModuleIndex, offset: crate::model::FileOffset) -> LocationId {
+        let file = &self.modules[module as usize];
+        let (id, is_new) = self.locations.intern(LocationKey::Module(module, offset), file.frame_kind());
+        if is_new {
+            self.waiting.push(Request { id, place: Place::Module(Arc::clone(file), offset) });
+        }
+        id
+    }
+
+    /// Hands new locations to the symbolizer and takes the names that are ready. Never waits.
+    pub fn pump(&mut self) {
+        for (id, location) in self.native.try_answers() {
+            self.locations.name(id, location);
+        }
+        if !self.waiting.is_empty() {
+            self.waiting = self.native.request(std::mem::take(&mut self.waiting));
+        }
+    }
+
+    /// The locations so far; those that have no name yet are empty.
+    pub const fn locations(&self) -> &LocationTable {
+        self.locations.table()
+    }
+
+    /// Why a process's Python functions have, or do not have, names.
+    pub fn diagnosis(&self, pid: Pid) -> NameDiagnosis {
+        let Some(process) = self.processes.get(&pid) else {
+            return NameDiagnosis::NotPython;
+        };
+        let Counts { trampoline_frames, named_frames, interpreter_samples, without_outer_trampoline } = process.counts;
+        diagnose(&NameFacts {
+            python: &process.python,
+            map: match process.map.state() {
+                PerfMapState::Missing => MapState::Missing,
+                PerfMapState::Refused(super::perf_map::Refusal::Io { .. }) => MapState::Unreadable,
+                PerfMapState::Refused(_) => MapState::Refused,
+                PerfMapState::Following => MapState::Ok,
+            },
+            map_is_open: process.map_is_open,
+            trampoline_frames,
+            named_frames,
+            interpreter_samples,
+            samples_without_outer_trampoline: without_outer_trampoline,
+        })
+    }
+
+    /// What a process runs.
+    pub fn python(&self, pid: Pid) -> Option<&PythonInfo> {
+        self.processes.get(&pid).map(|process| &process.python)
+    }
+
+    /// Perf maps that were refused, and lines in them that could not be used: ready to be shown.
+    pub fn complaints(&self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for process in self.processes.values() {
+            let path = process.map.location().path();
+            if let PerfMapState::Refused(refusal) = process.map.state() {
+                complaints.push(format!("{} was not read: {refusal}", path.display()));
+            }
+            let counters = process.map.map().counters();
+            let (junk, refused) = (counters.junk(), counters.refused);
+            if junk > 0 {
+                complaints.push(format!("{}: {junk} lines are not perf-map entries and were skipped", path.display()));
+            }
+            if refused > 0 {
+                complaints.push(format!("{}: {refused} entries are past the limits and were left out", path.display()));
+            }
+        }
+        complaints.sort();
+        complaints
+    }
+
+    /// Waits for the names that are still missing, at most `patience`, and gives the finished table.
+    pub fn finish(mut self, patience: Duration) -> LocationTable {
+        let until = std::time::Instant::now() + patience;
+        loop {
+            self.pump();
+            if self.waiting.is_empty() || std::time::Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let finished = self.native.finish(until.saturating_duration_since(std::time::Instant::now()));
+        for (id, location) in finished.answers {
+            self.locations.name(id, location);
+        }
+        let modules = &self.modules;
+        self.locations.into_table(|key| match key {
+            LocationKey::Module(module, offset) => {
+                let module = &modules[module as usize];
+                Frame {
+                    kind: module.frame_kind(),
+                    name: format!("{}+{:#x}", module.name, offset.0).into(),
+                    file: None,
+                    line: None,
+                    module: Some(module.name.clone()),
+                    miss: Some(ResolveMiss::NoSymbol),
+                }
+            }
+            LocationKey::Kernel(at) => Frame {
+                kind: FrameKind::Kernel,
+                name: format!("{at:#x}").into(),
+                file: None,
+                line: None,
+                module: None,
+                miss: Some(ResolveMiss::KernelSymbols),
+            },
+        })
+    }
+}
+
+impl Process {
+    /// The perf map's name for an address; reads what was added to the map before giving up, since CPython writes the
+    /// line before the first execution (`compile_trampoline`, Python/perf_trampoline.c).
+    fn name_of(&mut self, at: Avma) -> Option<Frame> {
+        if let Some(name) = self.map.map().name_at(at) {
+            return Some(frame_from_perf_map_name(name.bytes));
+        }
+        self.refresh_map();
+        self.map.map().name_at(at).map(|name| frame_from_perf_map_name(name.bytes))
+    }
+
+    fn refresh_map(&mut self) {
+        self.map.refresh();
+        let map = self.map.map();
+        if map.replacements() != self.map_replacements {
+            self.cache.clear();
+            self.missed.clear();
+        } else if map.generation() != self.map_generation {
+            for at in self.missed.drain(..) {
+                self.cache.remove(&at);
+            }
+        }
+        self.map_replacements = map.replacements();
+        self.map_generation = map.generation();
+    }
+}
+
+/// What one sample's frames say about names, outermost last.
+#[derive(Default)]
+struct SampleTraits {
+    interpreter: bool,
+    outermost_python_is_root: Option<bool>,
+}
+
+impl SampleTraits {
+    fn add(&mut self, traits: super::locations::Traits, counts: &mut Counts) {
+        counts.named_frames += u64::from(traits.is_python);
+        counts.trampoline_frames += u64::from(traits.is_python || traits.is_unnamed_jit);
+        self.interpreter |= traits.is_interpreter;
+        if traits.is_python || traits.is_unnamed_jit {
+            self.outermost_python_is_root = Some(traits.is_root || traits.is_unnamed_jit);
+        }
+    }
+
+    fn finish(&self, counts: &mut Counts) {
+        if self.interpreter {
+            counts.interpreter_samples += 1;
+            counts.without_outer_trampoline += u64::from(self.outermost_python_is_root != Some(true));
+        }
+    }
+}
+
+fn unknown_frame(miss: ResolveMiss) -> Frame {
+    let (kind, name) = match miss {
+        ResolveMiss::NotInPerfMap => (FrameKind::Jit, "[code without a name]"),
+        _ => (FrameKind::Native, "[unknown]"),
+    };
+    Frame { kind, name: name.into(), file: None, line: None, module: None, miss: Some(miss) }
+}
+
+fn is_same_file(a: &Mapping, b: &Mapping) -> bool {
+    (a.begin, a.file_offset, a.device, a.inode) == (b.begin, b.file_offset, b.device, b.inode)
+}
+
+fn is_interpreter(path: &Path, python: &PythonInfo) -> bool {
+    python.interpreter_files.iter().any(|file| Path::new(file) == path)
+}
