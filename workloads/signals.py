@@ -1,7 +1,7 @@
 """Signal handlers in Python and in C, the C ones on a stack of their own.
 
-SIGALRM comes every 100 microseconds and is handled by the C library's srandom(), which
-takes one int, computes for some microseconds and is used by nothing else here. SIGPROF
+SIGALRM comes every 20 microseconds and is handled by the C library's srandom(), which
+takes one int, computes for about a microsecond and is used by nothing else here. SIGPROF
 comes every 10 ms of CPU time to a handler in Python.
 """
 
@@ -74,7 +74,7 @@ def main():
     handle_in_c(signal.SIGALRM)
     signal.signal(signal.SIGPROF, handle_in_python)
     deadline = common.start(__doc__)
-    signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+    signal.setitimer(signal.ITIMER_REAL, 0.00002, 0.00002)
     signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
     interrupted_work(deadline)
     signal.setitimer(signal.ITIMER_REAL, 0)
