@@ -1,8 +1,8 @@
 """Signal handlers in Python and in C, the C ones on a stack of their own.
 
-SIGALRM comes every 100 microseconds and is handled by the C library's srandom(), which
-takes one int, computes for some microseconds and is used by nothing else here. SIGPROF
-comes every 10 ms of CPU time to a handler in Python.
+SIGALRM comes every 40 microseconds and is handled by the C library's srandom(), which
+takes one int, computes for about a microsecond and is used by nothing else here. SIGPROF
+comes to a handler in Python 10 ms of CPU time after it has run.
 """
 
 import ctypes
@@ -61,6 +61,7 @@ def handle_in_c(signum):
 def handle_in_python(signum, frame):
     for number in range(20_000):
         number * number
+    signal.setitimer(signal.ITIMER_PROF, 0.01)  # a fixed interval would let it nest
 
 
 def interrupted_work(deadline):
@@ -74,8 +75,8 @@ def main():
     handle_in_c(signal.SIGALRM)
     signal.signal(signal.SIGPROF, handle_in_python)
     deadline = common.start(__doc__)
-    signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
-    signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
+    signal.setitimer(signal.ITIMER_REAL, 0.00004, 0.00004)
+    signal.setitimer(signal.ITIMER_PROF, 0.01)
     interrupted_work(deadline)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.setitimer(signal.ITIMER_PROF, 0)
