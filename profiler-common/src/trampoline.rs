@@ -63,7 +63,10 @@ pub fn caller_rule(around: u64) -> Option<UnwindRule> {
 #[inline(always)]
 pub fn sigreturn_rule(at: u64) -> Option<UnwindRule> {
     if at == SIGRETURN {
-        Some(UnwindRule { cfa: cfa::SIGNAL, ..rule(0, bp::SAME) })
+        Some(UnwindRule {
+            cfa: cfa::SIGNAL,
+            ..rule(0, bp::SAME)
+        })
     } else {
         None
     }
@@ -73,9 +76,15 @@ pub fn sigreturn_rule(at: u64) -> Option<UnwindRule> {
 /// A word that could not be read is passed as 0.
 #[inline(always)]
 pub fn leaf_rule(at: u64, before: u64) -> Option<UnwindRule> {
-    let entry = if low(at, 4) == ENDBR64 { at >> 32 } else { low(at, 4) };
+    let entry = if low(at, 4) == ENDBR64 {
+        at >> 32
+    } else {
+        low(at, 4)
+    };
     // Before anything was pushed: `endbr64`, `sub`, `push`; `before` is not looked at, it belongs to a neighbour.
-    if entry == low(PLAIN, 4) || (entry == low(FRAMED, 4) && (low(at, 4) == ENDBR64 || at == FRAMED)) {
+    if entry == low(PLAIN, 4)
+        || (entry == low(FRAMED, 4) && (low(at, 4) == ENDBR64 || at == FRAMED))
+    {
         return Some(rule(8, bp::SAME));
     }
     // The plain form: call, add, ret.
@@ -112,14 +121,21 @@ pub fn ends_in_call(before: u64) -> bool {
     let byte = |n: u32| (before >> (8 * n)) & 0xff;
     // opcode ff, register field 2 of the ModRM byte that follows
     let indirect = |opcode: u32, modrm: u32| byte(opcode) == 0xff && (byte(modrm) >> 3) & 7 == 2;
-    byte(3) == 0xe8 || indirect(6, 7) || indirect(5, 6) || indirect(4, 5) || indirect(2, 3) || indirect(1, 2)
+    byte(3) == 0xe8
+        || indirect(6, 7)
+        || indirect(5, 6)
+        || indirect(4, 5)
+        || indirect(2, 3)
+        || indirect(1, 2)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PLAIN_CODE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
+    const PLAIN_CODE: [u8; 11] = [
+        0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3,
+    ];
     const FRAMED_CODE: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xff, 0xd1, 0x5d, 0xc3];
     const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
@@ -157,7 +173,11 @@ mod tests {
                 for &(offset, cfa_off, bp_kind) in expected {
                     let at = (start + offset) as i64;
                     let found = leaf_rule(word(&all, at), word(&all, at - 8));
-                    assert_eq!(found, Some(rule(cfa_off, bp_kind)), "offset {offset} padding {padding}");
+                    assert_eq!(
+                        found,
+                        Some(rule(cfa_off, bp_kind)),
+                        "offset {offset} padding {padding}"
+                    );
                 }
                 let at = (start + return_offset) as i64 - CALL_OFFSET as i64;
                 assert_eq!(caller_rule(word(&all, at)), Some(rule(16, return_bp)));
@@ -167,16 +187,32 @@ mod tests {
 
     #[test]
     fn every_instruction_of_the_plain_form_is_known() {
-        let expected = [(0, 8, bp::SAME), (4, 16, bp::SAME), (6, 16, bp::SAME), (10, 8, bp::SAME)];
+        let expected = [
+            (0, 8, bp::SAME),
+            (4, 16, bp::SAME),
+            (6, 16, bp::SAME),
+            (10, 8, bp::SAME),
+        ];
         check(&PLAIN_CODE, &expected, 6, bp::SAME);
-        let shifted = [(0, 8, bp::SAME), (4, 8, bp::SAME), (8, 16, bp::SAME), (10, 16, bp::SAME), (14, 8, bp::SAME)];
+        let shifted = [
+            (0, 8, bp::SAME),
+            (4, 8, bp::SAME),
+            (8, 16, bp::SAME),
+            (10, 16, bp::SAME),
+            (14, 8, bp::SAME),
+        ];
         check(&with_endbr::<15>(&PLAIN_CODE), &shifted, 10, bp::SAME);
     }
 
     #[test]
     fn every_instruction_of_the_frame_pointer_form_is_known() {
-        let expected =
-            [(0, 8, bp::SAME), (1, 16, bp::SAME), (4, 16, bp::AT_CFA), (6, 16, bp::AT_CFA), (7, 8, bp::SAME)];
+        let expected = [
+            (0, 8, bp::SAME),
+            (1, 16, bp::SAME),
+            (4, 16, bp::AT_CFA),
+            (6, 16, bp::AT_CFA),
+            (7, 8, bp::SAME),
+        ];
         check(&FRAMED_CODE, &expected, 6, bp::AT_CFA);
         let shifted = [
             (0, 8, bp::SAME),

@@ -2,13 +2,17 @@
 
 use aya_ebpf::{
     EbpfContext as _,
-    helpers::generated::{bpf_get_stack, bpf_probe_read_user, bpf_ringbuf_output, bpf_ringbuf_query},
+    helpers::generated::{
+        bpf_get_stack, bpf_probe_read_user, bpf_ringbuf_output, bpf_ringbuf_query,
+    },
     programs::PerfEventContext,
 };
 use aya_log_ebpf::warn;
 use profiler_common::{
     counters,
-    sample::{HEADER_BYTES, KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS, flags},
+    sample::{
+        HEADER_BYTES, KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS, flags,
+    },
 };
 
 use crate::maps::{self, SAMPLES, State, WORDS, global};
@@ -70,7 +74,12 @@ fn kernel_stack(context: &PerfEventContext, state: &mut State, depth: usize) -> 
     };
     // SAFETY: `depth` is at most `NATIVE_FRAMES_MAX`, behind which there is room for `KERNEL_FRAMES_MAX` words.
     let bytes = unsafe {
-        bpf_get_stack(context.as_ptr(), free.as_mut_ptr().cast(), (KERNEL_FRAMES_MAX * 8) as u32, 0)
+        bpf_get_stack(
+            context.as_ptr(),
+            free.as_mut_ptr().cast(),
+            (KERNEL_FRAMES_MAX * 8) as u32,
+            0,
+        )
     };
     if bytes <= 0 {
         maps::count(counters::KERNEL_STACK_FAILED);
@@ -95,14 +104,22 @@ fn stack_copy(state: &mut State, words: usize) -> usize {
         // SAFETY: `words` was checked above, and behind it there is room for the whole copy.
         let target = unsafe { state.words.as_mut_ptr().add(place) };
         // SAFETY: a checked read of user memory into the room just described.
-        if unsafe { bpf_probe_read_user(target.cast(), COPY_CHUNK as u32, source as *const _) } == 0 {
+        if unsafe { bpf_probe_read_user(target.cast(), COPY_CHUNK as u32, source as *const _) } == 0
+        {
             copied += COPY_CHUNK;
             continue;
         }
         // The stack ends on a page: take the rest of this one.
         let rest = COPY_CHUNK - (source as usize & (COPY_CHUNK - 1));
         // SAFETY: as above; `rest` is at most the chunk.
-        if unsafe { bpf_probe_read_user(target.cast(), (rest & (2 * COPY_CHUNK - 1)) as u32, source as *const _) } == 0 {
+        if unsafe {
+            bpf_probe_read_user(
+                target.cast(),
+                (rest & (2 * COPY_CHUNK - 1)) as u32,
+                source as *const _,
+            )
+        } == 0
+        {
             copied += rest;
         }
         break;
@@ -120,7 +137,11 @@ fn send(context: &PerfEventContext, pointer: *mut State, words: usize) {
     let ring = (&raw const SAMPLES).cast_mut().cast();
     // SAFETY: `SAMPLES` is a ring buffer map.
     let waiting = unsafe { bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) };
-    let wake = if waiting >= WAKE_AT_BYTES { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    let wake = if waiting >= WAKE_AT_BYTES {
+        BPF_RB_FORCE_WAKEUP
+    } else {
+        BPF_RB_NO_WAKEUP
+    };
     let bytes = (HEADER_BYTES + words * 8) as u64;
     // SAFETY: header and words lie one behind the other in the map value, and `words` was checked.
     if unsafe { bpf_ringbuf_output(ring, pointer.cast(), bytes, wake) } != 0 {
@@ -134,7 +155,10 @@ fn lost(context: &PerfEventContext) {
     if let Some(count) = maps::COUNTERS.get(counters::RING_FULL)
         && *count == 0
     {
-        warn!(context, "the sample buffer is full: samples are being lost and counted");
+        warn!(
+            context,
+            "the sample buffer is full: samples are being lost and counted"
+        );
     }
     maps::count(counters::RING_FULL);
 }

@@ -6,6 +6,10 @@
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
+#![expect(
+    clippy::inline_always,
+    reason = "a call is a second program for the verifier"
+)]
 
 mod emit;
 mod maps;
@@ -22,7 +26,7 @@ use profiler_common::{counters, sample::StackEnd};
 /// Returns 0, which tells the kernel not to write a perf record of its own (`bpf_overflow_handler`,
 /// kernel/events/core.c).
 #[perf_event]
-pub fn sample(context: PerfEventContext) -> u32 {
+fn sample(context: PerfEventContext) -> u32 {
     maps::count(counters::TICKS);
     let Some(target) = target::current() else {
         return 0;

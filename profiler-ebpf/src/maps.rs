@@ -66,7 +66,8 @@ pub(crate) static PID_NS_DEV: u64 = 0;
 pub(crate) static PID_NS_INO: u64 = 0;
 
 /// Words behind the header: native frames, kernel frames, copied stack.
-pub(crate) const WORDS: usize = NATIVE_FRAMES_MAX + KERNEL_FRAMES_MAX + 1 + STACK_COPY_BYTES_MAX / 8;
+pub(crate) const WORDS: usize =
+    NATIVE_FRAMES_MAX + KERNEL_FRAMES_MAX + 1 + STACK_COPY_BYTES_MAX / 8;
 
 /// The sample being made. `header` and `words` are what is sent.
 #[repr(C)]

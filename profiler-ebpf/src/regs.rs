@@ -97,7 +97,7 @@ fn copy(regs: &pt_regs, state: &mut State) {
     state.bp = regs.rbp;
     state.saved = [regs.rbx, regs.r12, regs.r13, regs.r14, regs.r15, 0, 0, 0];
     state.leaf_registers = [
-        regs.rax, regs.rdx, regs.rcx, regs.rbx, regs.rsi, regs.rdi, regs.rbp, regs.rsp, regs.r8, regs.r9, regs.r10,
-        regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,
+        regs.rax, regs.rdx, regs.rcx, regs.rbx, regs.rsi, regs.rdi, regs.rbp, regs.rsp, regs.r8,
+        regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,
     ];
 }

@@ -23,11 +23,12 @@ pub(crate) fn current() -> Option<Target> {
         let both = bpf_get_current_pid_tgid();
         ((both >> 32) as u32, both as u32)
     } else {
+        let device = global!(PID_NS_DEV);
         let mut info = bpf_pidns_info { pid: 0, tgid: 0 };
         // SAFETY: `info` is a live stack variable of the size given.
         let failed = unsafe {
             bpf_get_ns_current_pid_tgid(
-                global!(PID_NS_DEV),
+                device,
                 inode,
                 &raw mut info,
                 size_of::<bpf_pidns_info>() as u32,

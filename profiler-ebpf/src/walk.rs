@@ -12,8 +12,8 @@ use profiler_common::{
     sample::{NATIVE_FRAMES_MAX, StackEnd, flags},
     trampoline::ends_in_call,
     unwind_row::{
-        CHUNK_ROWS, MAPPINGS_MAX, PAGE_BYTES, PAGE_SHIFT, ProcessMappings, RULE_BITS, RULE_NONE, SAVED_UNKNOWN,
-        UnwindRule, bp, cfa, mapping_kind,
+        CHUNK_ROWS, MAPPINGS_MAX, PAGE_BYTES, PAGE_SHIFT, ProcessMappings, RULE_BITS, RULE_NONE,
+        SAVED_UNKNOWN, UnwindRule, bp, cfa, mapping_kind,
     },
 };
 
@@ -31,7 +31,9 @@ const LONG_SEARCH: u32 = 5;
 
 /// Bytes from a `ucontext` to each register, by DWARF number (`struct sigcontext_64`,
 /// arch/x86/include/uapi/asm/sigcontext.h, 40 bytes into `struct ucontext`).
-static UCONTEXT_REGISTERS: [u64; 16] = [144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96];
+static UCONTEXT_REGISTERS: [u64; 16] = [
+    144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96,
+];
 /// Bit n: DWARF register n is callee-saved and kept track of (`rbx`, `r12`–`r15`).
 const CALLEE_SAVED: u32 = 0xf008;
 const UCONTEXT_RBP: u64 = 120;
@@ -106,7 +108,10 @@ pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
         let vaddr = at - entry.bias;
         let page = (vaddr >> PAGE_SHIFT).wrapping_sub(u64::from(entry.page0));
         if page < u64::from(entry.page_count) {
-            let index = find_rule(entry.page_base + page as u32, (vaddr & (PAGE_BYTES - 1)) as u32);
+            let index = find_rule(
+                entry.page_base + page as u32,
+                (vaddr & (PAGE_BYTES - 1)) as u32,
+            );
             if index != RULE_NONE
                 && let Some(rule) = RULES.get(index)
             {
@@ -226,7 +231,11 @@ fn apply(pointer: *mut State, rule: &UnwindRule) -> u32 {
         }
         cfa::SIGNAL => return signal(pointer),
         cfa::DEREF_RSP | cfa::DEREF_RBP => {
-            let base = if rule.cfa == cfa::DEREF_RSP { state.sp } else { state.bp };
+            let base = if rule.cfa == cfa::DEREF_RSP {
+                state.sp
+            } else {
+                state.bp
+            };
             let Ok(value) = read(base.wrapping_add(rule.cfa_off as i16 as i64 as u64)) else {
                 return end(pointer, StackEnd::ReadFault);
             };
@@ -243,7 +252,9 @@ fn apply(pointer: *mut State, rule: &UnwindRule) -> u32 {
     }
     // The two words below the CFA: the return address, and where `rbp` is saved most often.
     // SAFETY: a checked read of user memory.
-    let Ok([below, caller]) = (unsafe { bpf_probe_read_user(new.wrapping_sub(16) as *const [u64; 2]) }) else {
+    let Ok([below, caller]) =
+        (unsafe { bpf_probe_read_user(new.wrapping_sub(16) as *const [u64; 2]) })
+    else {
         return end(pointer, StackEnd::ReadFault);
     };
     let bp_place = match rule.bp {
@@ -322,13 +333,24 @@ fn signal(pointer: *mut State) -> u32 {
     // SAFETY: this CPU's map value.
     let state = unsafe { &mut *pointer };
     let context = state.sp;
-    let (Ok(bp), Ok(sp), Ok(ip)) =
-        (read(context + UCONTEXT_RBP), read(context + UCONTEXT_RSP), read(context + UCONTEXT_RIP))
-    else {
+    let (Ok(bp), Ok(sp), Ok(ip)) = (
+        read(context + UCONTEXT_RBP),
+        read(context + UCONTEXT_RSP),
+        read(context + UCONTEXT_RIP),
+    ) else {
         return end(pointer, StackEnd::ReadFault);
     };
     // rbx, r12, r13, r14, r15
-    state.saved = [context + 128, context + 72, context + 80, context + 88, context + 96, 0, 0, 0];
+    state.saved = [
+        context + 128,
+        context + 72,
+        context + 80,
+        context + 88,
+        context + 96,
+        0,
+        0,
+        0,
+    ];
     state.saved_in_memory = 0b11111;
     state.saved_lost = 0;
     state.bp = bp;

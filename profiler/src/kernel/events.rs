@@ -124,11 +124,6 @@ impl SamplingEvents {
         self.hardware
     }
 
-    /// Number of CPUs being sampled.
-    pub fn cpu_count(&self) -> usize {
-        self.cpus.len()
-    }
-
     /// Opens, but does not enable, the event of one CPU.
     fn open(&mut self, cpu: u32) -> io::Result<()> {
         let mut builder = if self.hardware {

@@ -262,9 +262,11 @@ impl KernelSide {
 
     /// Has the kernel measure running times until this is dropped (Linux 5.8+, `CAP_SYS_ADMIN`).
     pub fn enable_stats(&mut self) -> Result<(), KernelError> {
-        let descriptor = aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| KernelError::System {
-            call: "BPF_ENABLE_STATS",
-            source: io::Error::other(error.to_string()),
+        let descriptor = aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| {
+            KernelError::System {
+                call: "BPF_ENABLE_STATS",
+                source: io::Error::other(error.to_string()),
+            }
         })?;
         self.stats = Some(descriptor);
         Ok(())

@@ -1,6 +1,6 @@
 //! Bytes of the ring buffer → [`RawSample`].
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 use aya::maps::{Map, MapData, RingBuf};
 use profiler_common::sample::{HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags};
@@ -61,12 +61,6 @@ impl std::fmt::Debug for SampleRing {
 impl AsRawFd for SampleRing {
     fn as_raw_fd(&self) -> RawFd {
         self.ring.as_raw_fd()
-    }
-}
-
-impl AsFd for SampleRing {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ring.as_fd()
     }
 }
 

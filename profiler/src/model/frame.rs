@@ -70,7 +70,9 @@ pub struct LocationTable {
 impl LocationTable {
     /// The frames of a location, innermost first; empty for an id that is not in the table.
     pub fn frames(&self, id: LocationId) -> &[Frame] {
-        self.locations.get(id.0 as usize).map_or(&[], |location| &location.frames)
+        self.locations
+            .get(id.0 as usize)
+            .map_or(&[], |location| &location.frames)
     }
 }
 

@@ -9,4 +9,6 @@ mod targets;
 pub use error::SessionError;
 pub use record::record;
 pub use settings::RecordSettings;
-pub use summary::{BpfStats, Progress, Recording, SampledEvent, StopReason, Summary, TargetSummary, Throttling};
+pub use summary::{
+    BpfStats, Progress, Recording, SampledEvent, StopReason, Summary, TargetSummary, Throttling,
+};

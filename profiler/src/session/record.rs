@@ -7,7 +7,7 @@
 use std::{
     future::{Future, pending},
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
     pin::pin,
     time::{Duration, Instant},
 };
@@ -19,11 +19,14 @@ use tokio::{
 };
 
 use super::{
-    BpfStats, Progress, RecordSettings, Recording, SampledEvent, SessionError, StopReason, Summary, TargetSummary, Throttling,
-    targets::Targets,
+    BpfStats, Progress, RecordSettings, Recording, SampledEvent, SessionError, StopReason, Summary,
+    TargetSummary, Throttling, targets::Targets,
 };
 use crate::{
-    kernel::{Counters, Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing, SamplingEvents},
+    kernel::{
+        Counters, Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing,
+        SamplingEvents,
+    },
     model::{KtimeNs, Pid, ResolvedStack, StackEnd, ThreadName, Tid, UnwoundStack},
     profile::Aggregator,
     symbols::{Resolver, perf_map::PerfMapWatch},
@@ -38,8 +41,12 @@ const DRAIN_MAX: usize = 16_384;
 const SLOW_TURNS: u32 = 5;
 /// How long names may take to arrive after the recording.
 const NAMES_PATIENCE: Duration = Duration::from_secs(10);
-/// A deviation of the real sampling rate from the one asked for that is not told.
+/// A deviation of the real sampling rate from the one asked for that is not told: CPU times are known to some percent.
 const RATE_TOLERANCE: f64 = 0.1;
+/// The same when the kernel says that it paused sampling.
+const RATE_TOLERANCE_PAUSED: f64 = 0.03;
+/// CPU time of the targets from which on the real rate can be told: it is counted in steps of 10 ms.
+const RATE_KNOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// Samples the targets until `stop`, the end of the duration, or the exit of the last of them.
 ///
@@ -53,7 +60,9 @@ pub async fn record(
     let mut session = Session::begin(&settings)?;
     let began = Instant::now();
     progress.send_replace(Progress::default());
-    let end = settings.duration.map(|duration| tokio::time::Instant::from_std(began + duration));
+    let end = settings
+        .duration
+        .map(|duration| tokio::time::Instant::from_std(began + duration));
     let mut stop = pin!(stop);
     let mut exits = session.exits()?;
     let mut turns = interval(TURN);
@@ -93,7 +102,9 @@ async fn until(end: Option<tokio::time::Instant>) {
 
 /// Waits until a process exits, once for each.
 async fn any_exit(exits: &mut Vec<AsyncFd<OwnedFd>>) {
-    let Some(first) = exits.first() else { return pending().await };
+    let Some(first) = exits.first() else {
+        return pending().await;
+    };
     // The others are found by asking all of them then.
     let _ = first.readable().await;
     exits.remove(0);
@@ -119,8 +130,12 @@ async fn filled(ring: &AsyncFd<SampleRing>) {
 }
 
 /// A descriptor that can be waited for.
-fn readable<T: AsFd + AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
-    AsyncFd::register_with_interest(descriptor, Interest::READABLE).map_err(|error| error.into_parts().1)
+#[expect(
+    deprecated,
+    reason = "the unsafe successor wants a promise that both types passed here keep: they own it"
+)]
+fn readable<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(descriptor, Interest::READABLE)
 }
 
 /// Everything that a recording holds.
@@ -137,7 +152,6 @@ struct Session {
     limits_before: Option<RateLimits>,
     throttle_records: u64,
     finished_in_user_space: u64,
-    cpu_seconds: CpuSeconds,
     buffers: Buffers,
 }
 
@@ -146,20 +160,6 @@ struct Buffers {
     unwound: UnwoundStack,
     resolved: ResolvedStack,
     unfinished: Vec<Box<UnfinishedWalk>>,
-}
-
-/// For how long how many CPUs were sampled.
-struct CpuSeconds {
-    total: f64,
-    since: Instant,
-}
-
-impl CpuSeconds {
-    fn add(&mut self, cpus: usize) {
-        let now = Instant::now();
-        self.total += (now - self.since).as_secs_f64() * cpus as f64;
-        self.since = now;
-    }
 }
 
 impl Session {
@@ -173,10 +173,12 @@ impl Session {
             kernel.enable_stats()?;
         }
         let tables = UnwindTables::new(kernel.take_unwind_maps()?);
-        let builder = TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
+        let builder =
+            TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
         let mut resolver = Resolver::start().map_err(SessionError::system("starting a thread"))?;
         targets.introduce(&builder, &mut resolver);
-        let ring = readable(kernel.take_ring()?).map_err(SessionError::system("watching the sample buffer"))?;
+        let ring = readable(kernel.take_ring()?)
+            .map_err(SessionError::system("watching the sample buffer"))?;
         let limits_before = RateLimits::read().ok();
         let events = kernel.attach(settings.frequency)?;
         let watch = watch_maps(&targets);
@@ -193,7 +195,6 @@ impl Session {
             limits_before,
             throttle_records: 0,
             finished_in_user_space: 0,
-            cpu_seconds: CpuSeconds { total: 0.0, since: Instant::now() },
             buffers: Buffers::new(),
         })
     }
@@ -222,7 +223,9 @@ impl Session {
         let (targets, throttled) = (&self.targets, &mut self.throttle_records);
         let (mut mapped, mut executed, mut lost) = (Vec::new(), Vec::new(), false);
         self.events.drain(|event| match event {
-            KernelEvent::Mapped(pid) if targets.contains(pid) && !mapped.contains(&pid) => mapped.push(pid),
+            KernelEvent::Mapped(pid) if targets.contains(pid) && !mapped.contains(&pid) => {
+                mapped.push(pid)
+            }
             KernelEvent::Executed(pid) if targets.contains(pid) => executed.push(pid),
             KernelEvent::Mapped(_) | KernelEvent::Executed(_) => {}
             KernelEvent::RecordsLost(count) => {
@@ -235,7 +238,8 @@ impl Session {
             mapped = self.targets.iter().map(|target| target.pid).collect();
         }
         for &pid in &executed {
-            self.targets.executed(pid, &self.builder, &mut self.resolver);
+            self.targets
+                .executed(pid, &self.builder, &mut self.resolver);
         }
         for &pid in mapped.iter().filter(|pid| !executed.contains(pid)) {
             self.targets.remap(pid, &self.builder, &mut self.resolver);
@@ -245,8 +249,18 @@ impl Session {
 
     /// Moves the waiting samples through the stages.
     fn drain(&mut self) {
-        let Self { ring, resolver, aggregator, buffers, .. } = self;
-        let Buffers { unwound, resolved, unfinished } = buffers;
+        let Self {
+            ring,
+            resolver,
+            aggregator,
+            buffers,
+            ..
+        } = self;
+        let Buffers {
+            unwound,
+            resolved,
+            unfinished,
+        } = buffers;
         ring.get_mut().drain(DRAIN_MAX, |sample| {
             if let Some(walk) = UnfinishedWalk::of(sample) {
                 unfinished.push(Box::new(walk));
@@ -269,7 +283,12 @@ impl Session {
     fn send_unfinished(&mut self) {
         if !self.follow() {
             // No record tells of it, or it came before the sample and has been dealt with: look once more.
-            let mut pids: Vec<Pid> = self.buffers.unfinished.iter().map(|walk| walk.stack.pid).collect();
+            let mut pids: Vec<Pid> = self
+                .buffers
+                .unfinished
+                .iter()
+                .map(|walk| walk.stack.pid)
+                .collect();
             pids.sort_unstable();
             pids.dedup();
             for pid in pids {
@@ -291,7 +310,6 @@ impl Session {
     }
 
     fn slow_turn(&mut self) {
-        self.cpu_seconds.add(self.events.cpu_count());
         if let Err(error) = self.events.follow_cpus() {
             tracing::warn!("cannot follow CPUs that go on- or offline: {error}");
         }
@@ -302,7 +320,11 @@ impl Session {
         if progress.receiver_count() == 0 {
             return;
         }
-        let lost = self.kernel.counters().map_or(0, |counters| counters.ring_full) + self.aggregator.not_kept();
+        let lost = self
+            .kernel
+            .counters()
+            .map_or(0, |counters| counters.ring_full)
+            + self.aggregator.not_kept();
         progress.send_replace(Progress {
             elapsed,
             samples: self.aggregator.samples(),
@@ -312,9 +334,13 @@ impl Session {
     }
 
     /// Stops sampling, works off what is waiting, and adds up.
-    fn finish(mut self, settings: &RecordSettings, stop: StopReason, elapsed: Duration) -> Recording {
+    fn finish(
+        mut self,
+        settings: &RecordSettings,
+        stop: StopReason,
+        elapsed: Duration,
+    ) -> Recording {
         self.events.stop();
-        self.cpu_seconds.add(self.events.cpu_count());
         self.resolver.refresh_perf_maps();
         self.turn();
         let counters = self.kernel.counters().unwrap_or_default();
@@ -343,9 +369,15 @@ impl Session {
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
         profile.quality.ring_full = counters.ring_full;
         profile.quality.finished_in_user_space = self.finished_in_user_space;
-        profile.process_names =
-            targets.iter().map(|target: &TargetSummary| (target.pid, target.command.clone())).collect();
-        let event = if self.events.is_hardware() { SampledEvent::Cycles } else { SampledEvent::CpuClock };
+        profile.process_names = targets
+            .iter()
+            .map(|target: &TargetSummary| (target.pid, target.command.clone()))
+            .collect();
+        let event = if self.events.is_hardware() {
+            SampledEvent::Cycles
+        } else {
+            SampledEvent::CpuClock
+        };
         let summary = Summary {
             targets,
             stop,
@@ -371,19 +403,27 @@ impl Session {
         }
     }
 
-    /// Whether the kernel took fewer samples than it was asked for.
+    /// Whether the kernel took fewer samples than it was asked for, judged by the CPU time that the targets used.
     fn throttling(&self, settings: &RecordSettings, counters: &Counters) -> Option<Throttling> {
+        let cpu_time: Duration = self
+            .targets
+            .facts()
+            .iter()
+            .map(|facts| facts.cpu_time)
+            .sum();
         let before = self.limits_before?;
         let after = RateLimits::read().ok()?;
-        // A cycle counter stands still on an idle CPU; the clock does not.
-        let effective_hz = (!self.events.is_hardware() && self.cpu_seconds.total > 0.0)
-            .then(|| counters.ticks as f64 / self.cpu_seconds.total);
-        let asked = f64::from(settings.frequency.0);
-        let slower = effective_hz.is_some_and(|hz| hz < asked * (1.0 - RATE_TOLERANCE))
-            // In a short recording, few ticks are expected at all.
-            && asked * self.cpu_seconds.total > 100.0;
+        let effective_hz = (cpu_time >= RATE_KNOWN_AFTER)
+            .then(|| counters.samples as f64 / cpu_time.as_secs_f64());
+        let tolerance = if self.throttle_records > 0 {
+            RATE_TOLERANCE_PAUSED
+        } else {
+            RATE_TOLERANCE
+        };
+        let slower =
+            effective_hz.is_some_and(|hz| hz < f64::from(settings.frequency.0) * (1.0 - tolerance));
         let lowered = after.max_sample_rate < before.max_sample_rate;
-        (self.throttle_records > 0 || slower || lowered).then_some(Throttling {
+        (slower || lowered).then_some(Throttling {
             throttle_records: self.throttle_records,
             max_sample_rate_before: before.max_sample_rate,
             max_sample_rate_after: after.max_sample_rate,

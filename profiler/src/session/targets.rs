@@ -7,7 +7,10 @@ use std::{
 
 use crate::{
     model::Pid,
-    process::{Mapping, PythonInfo, Target, TargetError, inspect, perf_map_is_open, read_executable_mappings},
+    process::{
+        Mapping, PythonInfo, Target, TargetError, inspect, perf_map_is_open,
+        read_executable_mappings,
+    },
     symbols::Resolver,
     unwind::TableBuilder,
 };
@@ -46,7 +49,13 @@ impl Targets {
             let target = Target::check(pid)?;
             let python = inspect(&target, &mappings_of(pid).unwrap_or_default());
             let cpu_at_start = target.cpu_time();
-            let entry = Followed { target, python, inspected: Instant::now(), cpu_at_start, unsent: false };
+            let entry = Followed {
+                target,
+                python,
+                inspected: Instant::now(),
+                cpu_at_start,
+                unsent: false,
+            };
             followed.insert(pid, entry);
         }
         Ok(Self { followed })
@@ -54,8 +63,14 @@ impl Targets {
 
     /// Bytes of executable memory of all processes, from files.
     pub(super) fn text_bytes(&self) -> u64 {
-        let mappings = self.followed.keys().flat_map(|&pid| mappings_of(pid).unwrap_or_default());
-        mappings.filter(|mapping| mapping.inode != 0).map(|mapping| mapping.end.0 - mapping.begin.0).sum()
+        let mappings = self
+            .followed
+            .keys()
+            .flat_map(|&pid| mappings_of(pid).unwrap_or_default());
+        mappings
+            .filter(|mapping| mapping.inode != 0)
+            .map(|mapping| mapping.end.0 - mapping.begin.0)
+            .sum()
     }
 
     /// Makes all of them known to the stages that need them, for the first time.
@@ -76,20 +91,31 @@ impl Targets {
 
     /// A process's mappings have changed.
     pub(super) fn remap(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
-        let Some(entry) = self.followed.get_mut(&pid) else { return };
+        let Some(entry) = self.followed.get_mut(&pid) else {
+            return;
+        };
         // A process that is gone has no mappings, but samples of it are still being resolved.
-        let Some(mappings) = mappings_of(pid).filter(|mappings| !mappings.is_empty()) else { return };
+        let Some(mappings) = mappings_of(pid).filter(|mappings| !mappings.is_empty()) else {
+            return;
+        };
         if entry.python.version.is_none() {
             entry.python = inspect(&entry.target, &mappings);
             entry.inspected = Instant::now();
         }
-        resolver.update(pid, &mappings, entry.python.clone(), perf_map_is_open(&entry.target));
+        resolver.update(
+            pid,
+            &mappings,
+            entry.python.clone(),
+            perf_map_is_open(&entry.target),
+        );
         entry.unsent = !builder.update(pid, mappings);
     }
 
     /// A process runs another program now, maybe as another user.
     pub(super) fn executed(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
-        let Some(entry) = self.followed.get_mut(&pid) else { return };
+        let Some(entry) = self.followed.get_mut(&pid) else {
+            return;
+        };
         if let Ok(target) = Target::check(pid) {
             entry.target = target;
         }
@@ -105,7 +131,8 @@ impl Targets {
             .followed
             .iter()
             .filter(|(_, entry)| {
-                entry.unsent || entry.python.version.is_none() && entry.inspected.elapsed() >= INSPECT_AGAIN
+                entry.unsent
+                    || entry.python.version.is_none() && entry.inspected.elapsed() >= INSPECT_AGAIN
             })
             .map(|(&pid, _)| pid)
             .collect();
@@ -121,7 +148,9 @@ impl Targets {
 
     /// Directories in which perf maps of these processes may appear.
     pub(super) fn perf_map_directories(&self) -> impl Iterator<Item = std::path::PathBuf> + '_ {
-        self.followed.values().map(|entry| entry.target.perf_map_directory())
+        self.followed
+            .values()
+            .map(|entry| entry.target.perf_map_directory())
     }
 
     /// The processes themselves, whose descriptors become readable when they exit.
@@ -144,5 +173,7 @@ impl Targets {
 }
 
 fn mappings_of(pid: Pid) -> Option<Vec<Mapping>> {
-    read_executable_mappings(pid).ok().map(|parsed| parsed.mappings)
+    read_executable_mappings(pid)
+        .ok()
+        .map(|parsed| parsed.mappings)
 }

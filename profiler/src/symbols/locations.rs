@@ -2,7 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Avma, FileOffset, Frame, FrameKind, Location, LocationId, LocationTable, ResolveMiss};
+use crate::model::{
+    Avma, FileOffset, Frame, FrameKind, Location, LocationId, LocationTable, ResolveMiss,
+};
 
 /// Functions that CPython enters without a Python caller: below them nothing is missing.
 const ROOTS: [&str; 5] = [
@@ -50,7 +52,10 @@ impl Locations {
         if let Some(&id) = self.keys.get(&key) {
             return (id, false);
         }
-        let traits = Traits { is_interpreter: kind == FrameKind::Interpreter, ..Traits::default() };
+        let traits = Traits {
+            is_interpreter: kind == FrameKind::Interpreter,
+            ..Traits::default()
+        };
         let id = self.push(Location::default(), traits);
         self.keys.insert(key, id);
         (id, true)
@@ -68,7 +73,12 @@ impl Locations {
             is_unnamed_jit: frame.miss == Some(ResolveMiss::NotInPerfMap),
             is_interpreter: false,
         };
-        let id = self.push(Location { frames: vec![frame.clone()] }, traits);
+        let id = self.push(
+            Location {
+                frames: vec![frame.clone()],
+            },
+            traits,
+        );
         self.frames.insert(frame, id);
         id
     }
@@ -98,7 +108,9 @@ impl Locations {
     /// The table; `unnamed` says what is shown for a place whose name never came.
     pub(super) fn into_table(mut self, unnamed: impl Fn(LocationKey) -> Frame) -> LocationTable {
         for (key, id) in self.keys {
-            let Some(location) = self.table.locations.get_mut(id.0 as usize) else { continue };
+            let Some(location) = self.table.locations.get_mut(id.0 as usize) else {
+                continue;
+            };
             if location.frames.is_empty() {
                 location.frames.push(unnamed(key));
             }

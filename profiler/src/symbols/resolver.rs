@@ -14,16 +14,20 @@ use std::{path::Path, sync::Arc, time::Duration};
 use rustc_hash::FxHashMap;
 
 use super::{
-    MapState, Module, ModuleKind, NameDiagnosis, NameFacts, NativeOptions, NativeSymbolizer, Place, Request, diagnose,
+    MapState, Module, ModuleKind, NameDiagnosis, NameFacts, NativeOptions, NativeSymbolizer, Place,
+    Request, diagnose,
     locations::{LocationKey, Locations},
     perf_map::{PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState},
     python_name::frame_from_perf_map_name,
 };
 use crate::{
     model::{
-        Avma, CodeAddress, Frame, FrameKind, LocationId, LocationTable, Pid, ResolveMiss, ResolvedStack, UnwoundStack,
+        Avma, CodeAddress, Frame, FrameKind, LocationId, LocationTable, Pid, ResolveMiss,
+        ResolvedStack, UnwoundStack,
     },
-    process::{FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, open_mapped, vdso_file},
+    process::{
+        FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, open_mapped, vdso_file,
+    },
 };
 
 /// Addresses remembered of one process; past it they are looked up again.
@@ -68,7 +72,9 @@ pub struct Resolver {
 
 impl std::fmt::Debug for Resolver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Resolver").field("modules", &self.modules.len()).finish_non_exhaustive()
+        f.debug_struct("Resolver")
+            .field("modules", &self.modules.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -111,7 +117,13 @@ impl Resolver {
     }
 
     /// These are a process's executable mappings, and its interpreter, now. Files are opened while they can be.
-    pub fn update(&mut self, pid: Pid, mappings: &[Mapping], python: PythonInfo, map_is_open: bool) {
+    pub fn update(
+        &mut self,
+        pid: Pid,
+        mappings: &[Mapping],
+        python: PythonInfo,
+        map_is_open: bool,
+    ) {
         let Some(mut process) = self.processes.remove(&pid) else {
             return;
         };
@@ -119,8 +131,15 @@ impl Resolver {
         process.map_is_open |= map_is_open;
         let mut modules = FxHashMap::default();
         for mapping in mappings {
-            let same = process.mappings.find(mapping.begin).is_some_and(|known| is_same_file(known, mapping));
-            let known = process.modules.get(&mapping.begin).copied().filter(|_| same);
+            let same = process
+                .mappings
+                .find(mapping.begin)
+                .is_some_and(|known| is_same_file(known, mapping));
+            let known = process
+                .modules
+                .get(&mapping.begin)
+                .copied()
+                .filter(|_| same);
             if let Some(module) = known.or_else(|| self.open(pid, mapping, &process.python)) {
                 modules.insert(mapping.begin, module);
             }
@@ -137,7 +156,9 @@ impl Resolver {
         let opened = match mapping.kind {
             _ if mapping.may_hold_jit_code() => return None,
             MappingKind::File { .. } => open_mapped(pid, mapping)
-                .inspect_err(|error| tracing::debug!("no symbols for a mapping of pid {pid}: {error}"))
+                .inspect_err(|error| {
+                    tracing::debug!("no symbols for a mapping of pid {pid}: {error}")
+                })
                 .ok()?,
             MappingKind::Vdso => vdso_file().ok()?,
             MappingKind::Anonymous | MappingKind::Special => return None,
@@ -165,7 +186,17 @@ impl Resolver {
 
     /// Turns a stack's addresses into locations. `resolved` is a buffer that is used again and again.
     pub fn resolve(&mut self, stack: &UnwoundStack, resolved: &mut ResolvedStack) {
-        let UnwoundStack { ktime, pid, tid, thread_name, in_kernel, guessed, end, ref user, ref kernel } = *stack;
+        let UnwoundStack {
+            ktime,
+            pid,
+            tid,
+            thread_name,
+            in_kernel,
+            guessed,
+            end,
+            ref user,
+            ref kernel,
+        } = *stack;
         resolved.ktime = ktime;
         resolved.pid = pid;
         resolved.tid = tid;
@@ -179,7 +210,9 @@ impl Resolver {
             resolved.locations.push(id);
         }
         let Some(mut process) = self.processes.remove(&pid) else {
-            let unknown = self.locations.intern_frame(unknown_frame(ResolveMiss::NoMapping));
+            let unknown = self
+                .locations
+                .intern_frame(unknown_frame(ResolveMiss::NoMapping));
             resolved.locations.extend(user.iter().map(|_| unknown));
             return;
         };
@@ -197,9 +230,14 @@ impl Resolver {
         if let Some(&id) = self.kernel_cache.get(&at) {
             return id;
         }
-        let (id, is_new) = self.locations.intern(LocationKey::Kernel(at), FrameKind::Kernel);
+        let (id, is_new) = self
+            .locations
+            .intern(LocationKey::Kernel(at), FrameKind::Kernel);
         if is_new {
-            self.waiting.push(Request { id, place: Place::Kernel(at.0) });
+            self.waiting.push(Request {
+                id,
+                place: Place::Kernel(at.0),
+            });
         }
         if self.kernel_cache.len() < CACHED_ADDRESSES_MAX {
             self.kernel_cache.insert(at, id);
@@ -213,45 +251,61 @@ impl Resolver {
             return id;
         }
         let mapping = process.mappings.find(at);
-        let id = match mapping.map(|mapping| (mapping, process.modules.get(&mapping.begin).copied())) {
-            Some((mapping, Some(module))) if mapping.file_offset_of(at).is_some() => {
-                let offset = mapping.file_offset_of(at).unwrap_or_default();
-                self.native_location(module, offset)
-            }
-            Some((mapping, _)) if !mapping.may_hold_jit_code() => {
-                let name = mapping.path().map_or_else(|| "[special]".to_owned(), crate::process::file_name);
-                let offset = mapping.file_offset_of(at).unwrap_or_default();
-                self.locations.intern_frame(Frame {
-                    kind: FrameKind::Native,
-                    name: format!("{name}+{:#x}", offset.0).into(),
-                    file: None,
-                    line: None,
-                    module: Some(name.into()),
-                    miss: Some(ResolveMiss::FileUnreadable),
-                })
-            }
-            in_mapping => {
-                let miss = if in_mapping.is_some() { ResolveMiss::NotInPerfMap } else { ResolveMiss::NoMapping };
-                match process.name_of(at) {
-                    Some(frame) => self.locations.intern_frame(frame),
-                    None => {
-                        process.missed.push(at);
-                        self.locations.intern_frame(unknown_frame(miss))
+        let id =
+            match mapping.map(|mapping| (mapping, process.modules.get(&mapping.begin).copied())) {
+                Some((mapping, Some(module))) if mapping.file_offset_of(at).is_some() => {
+                    let offset = mapping.file_offset_of(at).unwrap_or_default();
+                    self.native_location(module, offset)
+                }
+                Some((mapping, _)) if !mapping.may_hold_jit_code() => {
+                    let name = mapping
+                        .path()
+                        .map_or_else(|| "[special]".to_owned(), crate::process::file_name);
+                    let offset = mapping.file_offset_of(at).unwrap_or_default();
+                    self.locations.intern_frame(Frame {
+                        kind: FrameKind::Native,
+                        name: format!("{name}+{:#x}", offset.0).into(),
+                        file: None,
+                        line: None,
+                        module: Some(name.into()),
+                        miss: Some(ResolveMiss::FileUnreadable),
+                    })
+                }
+                in_mapping => {
+                    let miss = if in_mapping.is_some() {
+                        ResolveMiss::NotInPerfMap
+                    } else {
+                        ResolveMiss::NoMapping
+                    };
+                    match process.name_of(at) {
+                        Some(frame) => self.locations.intern_frame(frame),
+                        None => {
+                            process.missed.push(at);
+                            self.locations.intern_frame(unknown_frame(miss))
+                        }
                     }
                 }
-            }
-        };
+            };
         if process.cache.len() < CACHED_ADDRESSES_MAX {
             process.cache.insert(at, id);
         }
         id
     }
 
-    fn native_location(&mut self, module: ModuleIndex, offset: crate::model::FileOffset) -> LocationId {
+    fn native_location(
+        &mut self,
+        module: ModuleIndex,
+        offset: crate::model::FileOffset,
+    ) -> LocationId {
         let file = &self.modules[module as usize];
-        let (id, is_new) = self.locations.intern(LocationKey::Module(module, offset), file.frame_kind());
+        let (id, is_new) = self
+            .locations
+            .intern(LocationKey::Module(module, offset), file.frame_kind());
         if is_new {
-            self.waiting.push(Request { id, place: Place::Module(Arc::clone(file), offset) });
+            self.waiting.push(Request {
+                id,
+                place: Place::Module(Arc::clone(file), offset),
+            });
         }
         id
     }
@@ -276,7 +330,12 @@ impl Resolver {
         let Some(process) = self.processes.get(&pid) else {
             return NameDiagnosis::NotPython;
         };
-        let Counts { trampoline_frames, named_frames, interpreter_samples, without_outer_trampoline } = process.counts;
+        let Counts {
+            trampoline_frames,
+            named_frames,
+            interpreter_samples,
+            without_outer_trampoline,
+        } = process.counts;
         diagnose(&NameFacts {
             python: &process.python,
             map: match process.map.state() {
@@ -309,10 +368,16 @@ impl Resolver {
             let counters = process.map.map().counters();
             let (junk, refused) = (counters.junk(), counters.refused);
             if junk > 0 {
-                complaints.push(format!("{}: {junk} lines are not perf-map entries and were skipped", path.display()));
+                complaints.push(format!(
+                    "{}: {junk} lines are not perf-map entries and were skipped",
+                    path.display()
+                ));
             }
             if refused > 0 {
-                complaints.push(format!("{}: {refused} entries are past the limits and were left out", path.display()));
+                complaints.push(format!(
+                    "{}: {refused} entries are past the limits and were left out",
+                    path.display()
+                ));
             }
         }
         complaints.sort();
@@ -329,7 +394,9 @@ impl Resolver {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let finished = self.native.finish(until.saturating_duration_since(std::time::Instant::now()));
+        let finished = self
+            .native
+            .finish(until.saturating_duration_since(std::time::Instant::now()));
         for (id, location) in finished.answers {
             self.locations.name(id, location);
         }
@@ -366,7 +433,10 @@ impl Process {
             return Some(frame_from_perf_map_name(name.bytes));
         }
         self.refresh_map();
-        self.map.map().name_at(at).map(|name| frame_from_perf_map_name(name.bytes))
+        self.map
+            .map()
+            .name_at(at)
+            .map(|name| frame_from_perf_map_name(name.bytes))
     }
 
     fn refresh_map(&mut self) {
@@ -405,7 +475,8 @@ impl SampleTraits {
     fn finish(&self, counts: &mut Counts) {
         if self.interpreter {
             counts.interpreter_samples += 1;
-            counts.without_outer_trampoline += u64::from(self.outermost_python_is_root != Some(true));
+            counts.without_outer_trampoline +=
+                u64::from(self.outermost_python_is_root != Some(true));
         }
     }
 }
@@ -415,7 +486,14 @@ fn unknown_frame(miss: ResolveMiss) -> Frame {
         ResolveMiss::NotInPerfMap => (FrameKind::Jit, "[code without a name]"),
         _ => (FrameKind::Native, "[unknown]"),
     };
-    Frame { kind, name: name.into(), file: None, line: None, module: None, miss: Some(miss) }
+    Frame {
+        kind,
+        name: name.into(),
+        file: None,
+        line: None,
+        module: None,
+        miss: Some(miss),
+    }
 }
 
 fn is_same_file(a: &Mapping, b: &Mapping) -> bool {
@@ -423,5 +501,8 @@ fn is_same_file(a: &Mapping, b: &Mapping) -> bool {
 }
 
 fn is_interpreter(path: &Path, python: &PythonInfo) -> bool {
-    python.interpreter_files.iter().any(|file| Path::new(file) == path)
+    python
+        .interpreter_files
+        .iter()
+        .any(|file| Path::new(file) == path)
 }

@@ -142,6 +142,9 @@ impl UnwindTables {
     /// Makes a process's mappings known to the kernel side, in one step. `entries` are sorted by address and do not
     /// overlap; those past the first [`MAPPINGS_MAX`] are left out, and their number is returned.
     pub fn publish(&mut self, pid: Pid, entries: &[MappingEntry]) -> Result<usize, KernelError> {
+        // The kernel's half of the address space holds `[vsyscall]` only, and the search needs positive numbers.
+        let in_user_half = entries.partition_point(|entry| entry.begin < NO_MAPPING);
+        let entries = &entries[..in_user_half];
         let kept = entries.len().min(MAPPINGS_MAX);
         let unused = MappingEntry {
             begin: NO_MAPPING,
