@@ -3,6 +3,7 @@
 use std::{io, process::ExitCode};
 
 use crate::{
+    kernel::KernelError,
     privilege::{FeatureError, Obstacle, PrivilegeError},
     process::{TargetError, launch::LaunchError},
 };
@@ -11,6 +12,8 @@ use crate::{
 pub(crate) const DONE: u8 = 0;
 /// Something failed while it ran.
 pub(crate) const FAILED: u8 = 1;
+/// Wrong usage: what clap uses as well.
+pub(crate) const USAGE: u8 = 2;
 /// No samples.
 pub(crate) const NOTHING_TO_DRAW: u8 = 3;
 /// A privilege or a kernel feature is missing.
@@ -54,6 +57,11 @@ fn code_of(err: &anyhow::Error) -> u8 {
         if matches!(cause.downcast_ref(), Some(TargetError::NotPermitted { .. })) {
             return NOT_ALLOWED;
         }
+        match cause.downcast_ref() {
+            Some(KernelError::Frequency { .. }) => return USAGE,
+            Some(err) if KernelError::is_refusal(err) => return NOT_ALLOWED,
+            _ => {}
+        }
         if let Some(err) = cause.downcast_ref::<LaunchError>() {
             return err.exit_code();
         }
@@ -75,7 +83,7 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
-    use crate::output::OutputError;
+    use crate::{output::OutputError, session::SessionError};
 
     #[test]
     fn a_cause_is_told_once() {
@@ -87,6 +95,25 @@ mod tests {
         );
         let err = anyhow!("no such file").context("cannot read x");
         assert_eq!(message(&err), "cannot read x: no such file");
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_no_failure_of_the_recording() {
+        let code = |err: KernelError| code_of(&SessionError::from(err).into());
+        let source = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let call = "bpf";
+        let forbidden = KernelError::Forbidden {
+            call,
+            source: source(),
+        };
+        assert_eq!(code(forbidden), NOT_ALLOWED);
+        let frequency = KernelError::Frequency {
+            asked: crate::model::Hz(200_000),
+            limit: 100_000,
+        };
+        assert_eq!(code(frequency), USAGE);
+        let source = source();
+        assert_eq!(code(KernelError::System { call, source }), FAILED);
     }
 
     #[test]

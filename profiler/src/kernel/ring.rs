@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use aya::maps::{Map, MapData, RingBuf};
 use profiler_common::sample::{HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags};
 
-use super::loader::KernelError;
+use super::error::KernelError;
 use crate::model::{
     Avma, KtimeNs, Pid, RawSample, SavedRegister, StackCopy, StackEnd, ThreadName, Tid,
 };

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     BpfStats, Progress, RecordSettings, Recording, SampledEvent, SessionError, StopReason, Summary,
-    TargetSummary, Throttling, targets::Targets,
+    TargetSummary, Throttling, limits, targets::Targets,
 };
 use crate::{
     kernel::{
@@ -165,6 +165,7 @@ struct Buffers {
 impl Session {
     /// Sets up all stages, from the last to the first, so that each finds the next one ready.
     fn begin(settings: &RecordSettings) -> Result<Self, SessionError> {
+        limits::raise();
         let mut targets = Targets::check(&settings.pids)?;
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
         let sizes = MapSizes::for_text(targets.text_bytes());
