@@ -6,6 +6,7 @@ mod elf_extract;
 mod file;
 pub mod launch;
 mod mappings;
+mod pace;
 mod process_map;
 mod python;
 mod status;
@@ -18,6 +19,7 @@ pub use mappings::{
     MAPPINGS_MAX, Mapping, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
     read_executable_mappings,
 };
+pub use pace::Pace;
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_is_open};
 pub use target::{Target, TargetError};

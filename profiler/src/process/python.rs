@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustc_hash::FxHashSet;
+
 use crate::model::Pid;
 
 use super::{
@@ -18,6 +20,9 @@ use super::{
 
 /// Files looked into for an interpreter, when neither libpython nor the program itself is one.
 const FILES_MAX: usize = 64;
+
+/// Files whose names are looked at.
+const DISTINCT_FILES_MAX: usize = 4096;
 
 /// Bytes of a file's constants that are searched for a version.
 const CONSTANTS_BYTES_MAX: u64 = 32 << 20;
@@ -108,16 +113,14 @@ fn find_interpreter(target: &Target, mappings: &[Mapping]) -> Interpreter {
 
 /// Executable mappings of files, the first of each.
 fn distinct_files(mappings: &[Mapping]) -> Vec<(&Path, &Mapping)> {
-    let mut files: Vec<(&Path, &Mapping)> = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| mapping.executable) {
-        if let Some(path) = mapping.path()
-            && !files.iter().any(|(known, _)| *known == path)
-            && files.len() < 4096
-        {
-            files.push((path, mapping));
-        }
-    }
-    files
+    let mut seen = FxHashSet::default();
+    mappings
+        .iter()
+        .filter(|mapping| mapping.executable)
+        .filter_map(|mapping| Some((mapping.path()?, mapping)))
+        .filter(|(path, _)| seen.insert(path.as_os_str()))
+        .take(DISTINCT_FILES_MAX)
+        .collect()
 }
 
 fn version_of_file(pid: Pid, mapping: &Mapping, path: &Path) -> Option<(u8, u8)> {

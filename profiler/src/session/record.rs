@@ -211,6 +211,7 @@ impl Session {
     /// One turn: what happened, then the samples, then their names.
     fn turn(&mut self) {
         self.follow();
+        self.targets.catch_up(&self.builder, &mut self.resolver);
         if std::mem::take(&mut self.maps_changed) || self.watch.is_none() {
             self.resolver.refresh_perf_maps();
         }
@@ -225,9 +226,11 @@ impl Session {
         let (mut mapped, mut executed, mut lost) = (Vec::new(), Vec::new(), false);
         self.events.drain(|event| match event {
             KernelEvent::Mapped(pid) if targets.contains(pid) && !mapped.contains(&pid) => {
-                mapped.push(pid)
+                mapped.push(pid);
             }
-            KernelEvent::Executed(pid) if targets.contains(pid) => executed.push(pid),
+            KernelEvent::Executed(pid) if targets.contains(pid) && !executed.contains(&pid) => {
+                executed.push(pid);
+            }
             KernelEvent::Mapped(_) | KernelEvent::Executed(_) => {}
             KernelEvent::RecordsLost(count) => {
                 tracing::debug!("{count} mapping records lost: reading all mappings again");

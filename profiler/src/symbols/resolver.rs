@@ -12,13 +12,14 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use rustc_hash::FxHashMap;
+use rustix::process::{Resource, getrlimit};
 
 use super::{
     MapState, Module, ModuleKind, NameDiagnosis, NameFacts, NativeOptions, NativeSymbolizer, Place,
     Request, diagnose,
     locations::{LocationKey, Locations},
-    perf_map::{PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState},
-    python_name::frame_from_perf_map_name,
+    perf_map::PerfMapState,
+    process::{Counts, ModuleIndex, Process, SampleTraits},
 };
 use crate::{
     model::{
@@ -26,38 +27,16 @@ use crate::{
         ResolvedStack, UnwoundStack,
     },
     process::{
-        FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, open_mapped, vdso_file,
+        FileIdentity, Mapping, MappingKind, PythonInfo, Target, open_mapped, vdso_file,
     },
 };
 
-/// Addresses remembered of one process; past it they are looked up again.
+/// Kernel addresses remembered; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 
-/// Counts of one process's samples, for [`diagnose`].
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    trampoline_frames: u64,
-    named_frames: u64,
-    interpreter_samples: u64,
-    without_outer_trampoline: u64,
-}
-
-/// What is known of one process.
-struct Process {
-    map: PerfMapFile,
-    map_replacements: u64,
-    map_generation: u64,
-    map_is_open: bool,
-    mappings: ProcessMap,
-    modules: FxHashMap<Avma, ModuleIndex>,
-    python: PythonInfo,
-    cache: FxHashMap<Avma, LocationId>,
-    missed: Vec<Avma>,
-    counts: Counts,
-}
-
-/// Index in [`Resolver::modules`].
-type ModuleIndex = u32;
+/// Files kept open, if the limit on open files allows for twice as many. A process that has more mapped is a rarity or
+/// an attack; code in the others is shown as `file+0xoffset`.
+const MODULES_MAX: usize = 4096;
 
 /// Turns addresses into locations, and sees that these get names.
 pub struct Resolver {
@@ -68,6 +47,7 @@ pub struct Resolver {
     kernel_cache: FxHashMap<Avma, LocationId>,
     locations: Locations,
     waiting: Vec<Request>,
+    modules_max: usize,
 }
 
 impl std::fmt::Debug for Resolver {
@@ -89,30 +69,13 @@ impl Resolver {
             kernel_cache: FxHashMap::default(),
             locations: Locations::default(),
             waiting: Vec::new(),
+            modules_max: modules_max(),
         })
     }
 
     /// Begins with a process, or begins anew with one that runs another program now. Its perf map is read at once.
     pub fn add_process(&mut self, target: &Target, python: PythonInfo) {
-        let location = PerfMapLocation {
-            directory: target.perf_map_directory(),
-            ns_pid: target.ns_pid,
-            owner_uid: target.uid,
-        };
-        let mut map = PerfMapFile::new(location, PerfMapLimits::default());
-        map.refresh();
-        let process = Process {
-            map_replacements: map.map().replacements(),
-            map_generation: map.map().generation(),
-            map,
-            map_is_open: false,
-            mappings: ProcessMap::default(),
-            modules: FxHashMap::default(),
-            python,
-            cache: FxHashMap::default(),
-            missed: Vec::new(),
-            counts: Counts::default(),
-        };
+        let process = Process::new(target, python);
         self.processes.insert(target.pid, process);
     }
 
@@ -146,8 +109,7 @@ impl Resolver {
         }
         process.modules = modules;
         process.mappings.replace_all(mappings.iter().cloned());
-        process.cache.clear();
-        process.missed.clear();
+        process.forget_addresses();
         self.processes.insert(pid, process);
     }
 
@@ -171,6 +133,9 @@ impl Resolver {
             Some(_) => ModuleKind::Library,
             None => ModuleKind::Vdso,
         };
+        if self.modules.len() >= self.modules_max {
+            return None;
+        }
         let index = self.modules.len() as ModuleIndex;
         self.module_ids.insert(opened.identity, index);
         self.modules.push(Arc::new(Module::new(opened, kind)));
@@ -247,9 +212,10 @@ impl Resolver {
 
     fn user_location(&mut self, process: &mut Process, address: CodeAddress) -> LocationId {
         let at = address.lookup();
-        if let Some(&id) = process.cache.get(&at) {
+        if let Some(id) = process.remembered(at) {
             return id;
         }
+        let mut named = true;
         let mapping = process.mappings.find(at);
         let id =
             match mapping.map(|mapping| (mapping, process.modules.get(&mapping.begin).copied())) {
@@ -280,15 +246,13 @@ impl Resolver {
                     match process.name_of(at) {
                         Some(frame) => self.locations.intern_frame(frame),
                         None => {
-                            process.missed.push(at);
+                            named = false;
                             self.locations.intern_frame(unknown_frame(miss))
                         }
                     }
                 }
             };
-        if process.cache.len() < CACHED_ADDRESSES_MAX {
-            process.cache.insert(at, id);
-        }
+        process.remember(at, id, named);
         id
     }
 
@@ -425,60 +389,10 @@ impl Resolver {
     }
 }
 
-impl Process {
-    /// The perf map's name for an address; reads what was added to the map before giving up, since CPython writes the
-    /// line before the first execution (`compile_trampoline`, Python/perf_trampoline.c).
-    fn name_of(&mut self, at: Avma) -> Option<Frame> {
-        if let Some(name) = self.map.map().name_at(at) {
-            return Some(frame_from_perf_map_name(name.bytes));
-        }
-        self.refresh_map();
-        self.map
-            .map()
-            .name_at(at)
-            .map(|name| frame_from_perf_map_name(name.bytes))
-    }
-
-    fn refresh_map(&mut self) {
-        self.map.refresh();
-        let map = self.map.map();
-        if map.replacements() != self.map_replacements {
-            self.cache.clear();
-            self.missed.clear();
-        } else if map.generation() != self.map_generation {
-            for at in self.missed.drain(..) {
-                self.cache.remove(&at);
-            }
-        }
-        self.map_replacements = map.replacements();
-        self.map_generation = map.generation();
-    }
-}
-
-/// What one sample's frames say about names, outermost last.
-#[derive(Default)]
-struct SampleTraits {
-    interpreter: bool,
-    outermost_python_is_root: Option<bool>,
-}
-
-impl SampleTraits {
-    fn add(&mut self, traits: super::locations::Traits, counts: &mut Counts) {
-        counts.named_frames += u64::from(traits.is_python);
-        counts.trampoline_frames += u64::from(traits.is_python || traits.is_unnamed_jit);
-        self.interpreter |= traits.is_interpreter;
-        if traits.is_python || traits.is_unnamed_jit {
-            self.outermost_python_is_root = Some(traits.is_root || traits.is_unnamed_jit);
-        }
-    }
-
-    fn finish(&self, counts: &mut Counts) {
-        if self.interpreter {
-            counts.interpreter_samples += 1;
-            counts.without_outer_trampoline +=
-                u64::from(self.outermost_python_is_root != Some(true));
-        }
-    }
+/// Leaves half of the files that may be open to everything else.
+fn modules_max() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    MODULES_MAX.min(usize::try_from(files / 2).unwrap_or(MODULES_MAX))
 }
 
 fn unknown_frame(miss: ResolveMiss) -> Frame {

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod builder_thread;
 mod compact;
 mod eh_frame;
 mod elf;

@@ -1,0 +1,389 @@
+//! What the thread of [`TableBuilder`](super::TableBuilder) does: opens files, makes their rows, goes on with walks.
+
+use std::{
+    borrow::Cow,
+    cmp::Reverse,
+    fs::File,
+    os::unix::fs::FileExt as _,
+    sync::{
+        Arc,
+        atomic::Ordering,
+        mpsc::{Receiver, Sender},
+    },
+    time::{Duration, Instant},
+};
+
+use profiler_common::unwind_row::{MAPPINGS_MAX, MappingEntry, mapping_kind};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    CODE_BEFORE, CodeBytes, LoadedTable, RuleLookup, Segment, UnwindTables,
+    builder::{BuilderStats, Command, Shared, UnfinishedWalk},
+    compile_file, finish, segments_bias, trampoline_rule,
+};
+use crate::{
+    model::{Avma, CodeAddress, Pid, StackCopy, UnwoundStack},
+    process::{FileIdentity, Mapping, MappingKind, open_mapped, vdso_file},
+};
+
+/// Files remembered, most of which have no rows then: those with rows fill the BPF maps long before.
+const FILES_MAX: usize = 65_536;
+/// Time that making rows may take, and a quarter of the time since the beginning on top of it. The largest processes
+/// known (CUDA back ends) take about 5 s; one that maps ever new files would otherwise keep a CPU busy.
+const BUILD_TIME: Duration = Duration::from_secs(10);
+/// While several files are being compiled, what is ready is published this often.
+const PUBLISH_EVERY: Duration = Duration::from_millis(10);
+
+/// A file's rows, and how its addresses translate. `None`: it has no usable unwind information.
+type FileRows = Option<(LoadedTable, Vec<Segment>)>;
+
+/// A mapping of a process that was looked at before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Known {
+    begin: Avma,
+    offset: u64,
+    device: (u32, u32),
+    inode: u64,
+}
+
+#[derive(Default)]
+struct Process {
+    entries: Vec<MappingEntry>,
+    known: FxHashMap<Known, MappingEntry>,
+    memory: Option<File>,
+}
+
+/// The thread's own things.
+pub(super) struct Builder {
+    tables: UnwindTables,
+    files: FxHashMap<FileIdentity, FileRows>,
+    vdso: Option<FileRows>,
+    processes: FxHashMap<Pid, Process>,
+    results: Sender<UnwoundStack>,
+    shared: Arc<Shared>,
+    began: Instant,
+    is_full: bool,
+    stats: BuilderStats,
+}
+
+impl Builder {
+    pub(super) fn new(tables: UnwindTables, results: Sender<UnwoundStack>, shared: Arc<Shared>) -> Self {
+        Self {
+            tables,
+            files: FxHashMap::default(),
+            vdso: None,
+            processes: FxHashMap::default(),
+            results,
+            shared,
+            began: Instant::now(),
+            is_full: false,
+            stats: BuilderStats::default(),
+        }
+    }
+
+    /// Works until nobody can send commands any more.
+    pub(super) fn run(mut self, commands: &Receiver<Command>) -> BuilderStats {
+        while let Ok(command) = commands.recv() {
+            match command {
+                Command::Mappings(pid) => {
+                    if let Some(mappings) = self.shared.take(pid) {
+                        self.update(pid, &mappings);
+                    }
+                }
+                Command::Finish(walk) => {
+                    let stack = self.finish(*walk);
+                    // Nobody listens any more: the recording is over.
+                    let _ = self.results.send(stack);
+                }
+                Command::Forget(pid) => {
+                    self.processes.remove(&pid);
+                    self.tables.forget(pid);
+                }
+            }
+        }
+        self.stats.rows = self.tables.row_count() as u64;
+        self.stats
+    }
+
+    /// Publishes what is known at once, then makes what is missing.
+    fn update(&mut self, pid: Pid, mappings: &[Mapping]) {
+        let mut process = self.processes.remove(&pid).unwrap_or_default();
+        let mapped: FxHashSet<Known> = mappings.iter().map(Known::of).collect();
+        process.known.retain(|known, _| mapped.contains(known));
+        process.entries.clear();
+        let mut pending = Vec::new();
+        for mapping in mappings {
+            let entry = match process.known.get(&Known::of(mapping)) {
+                // The end may have moved: anonymous memory grows, files are unmapped in part.
+                Some(known) => MappingEntry {
+                    end: mapping.end.0,
+                    ..*known
+                },
+                None => {
+                    let entry = plain_entry(mapping);
+                    if entry.kind == mapping_kind::PENDING {
+                        pending.push((process.entries.len(), mapping));
+                    }
+                    entry
+                }
+            };
+            process.entries.push(entry);
+        }
+        self.publish(pid, &process.entries);
+        let mut published = Instant::now();
+        for (index, mapping) in &pending {
+            if !self.may_build() {
+                break;
+            }
+            let entry = self.entry_of(pid, mapping);
+            process.known.insert(Known::of(mapping), entry);
+            process.entries[*index] = entry;
+            if published.elapsed() >= PUBLISH_EVERY {
+                self.publish(pid, &process.entries);
+                published = Instant::now();
+            }
+        }
+        if !pending.is_empty() {
+            self.publish(pid, &process.entries);
+        }
+        self.processes.insert(pid, process);
+    }
+
+    /// There is time for more rows. What is left out stays pending, and is looked at again with the next update.
+    fn may_build(&self) -> bool {
+        !self.shared.is_ending.load(Ordering::Relaxed)
+            && self.stats.build_time <= BUILD_TIME + self.began.elapsed() / 4
+    }
+
+    fn publish(&mut self, pid: Pid, entries: &[MappingEntry]) {
+        let kept = most_useful(entries);
+        self.stats.mappings_refused += (entries.len() - kept.len()) as u64;
+        match self.tables.publish(pid, &kept) {
+            Ok(refused) => self.stats.mappings_refused += refused as u64,
+            Err(error) => tracing::warn!("pid {pid}: {error}"),
+        }
+    }
+
+    /// The entry of a mapping of a file, whose rows are made if this file was not seen before.
+    fn entry_of(&mut self, pid: Pid, mapping: &Mapping) -> MappingEntry {
+        let mut entry = plain_entry(mapping);
+        entry.kind = mapping_kind::NO_ROWS;
+        let opened = match mapping.kind {
+            MappingKind::Vdso => None,
+            _ => match open_mapped(pid, mapping) {
+                Ok(opened) => Some(opened),
+                Err(error) => {
+                    tracing::debug!("no rows for a mapping of pid {pid}: {error}");
+                    return entry;
+                }
+            },
+        };
+        let known = match &opened {
+            Some(opened) => self.files.get(&opened.identity).cloned(),
+            None => self.vdso.clone(),
+        };
+        let rows = known.unwrap_or_else(|| {
+            let rows = match &opened {
+                Some(opened) => {
+                    self.make_rows(&opened.file, &opened.display_path.display().to_string())
+                }
+                None => vdso_file()
+                    .ok()
+                    .and_then(|vdso| self.make_rows(&vdso.file, "[vdso]")),
+            };
+            if self.files.len() >= FILES_MAX {
+                // Files without any are found to be so once more, should they come again.
+                self.files.retain(|_, rows| rows.is_some());
+            }
+            match &opened {
+                Some(opened) => _ = self.files.insert(opened.identity, rows.clone()),
+                None => self.vdso = Some(rows.clone()),
+            }
+            rows
+        });
+        if let Some((table, segments)) = rows
+            && let Some(bias) = segments_bias(&segments, mapping.begin, mapping.file_offset)
+        {
+            entry.kind = mapping_kind::ROWS;
+            entry.bias = bias;
+            entry.page_base = table.page_base;
+            entry.page0 = table.page0;
+            entry.page_count = table.page_count;
+        }
+        entry
+    }
+
+    fn make_rows(&mut self, file: &File, name: &str) -> FileRows {
+        let began = Instant::now();
+        let compiled = compile_file(file)
+            .inspect_err(|error| tracing::debug!("no rows for {name}: {error}"))
+            .ok();
+        let rows = compiled.and_then(|compiled| {
+            let loaded = self.tables.load(&compiled.table);
+            if let Err(error) = &loaded {
+                if !std::mem::replace(&mut self.is_full, true) {
+                    tracing::warn!(
+                        "no room for the unwind rows of {}: {error}",
+                        name.escape_debug()
+                    );
+                }
+                self.stats.mappings_refused += 1;
+            }
+            let code = compiled.segments.iter().filter(|it| it.executable);
+            self.stats.text_bytes += code.map(|segment| segment.file_bytes).sum::<u64>();
+            let count = compiled.table.rows.len();
+            tracing::debug!("{name}: {count} rows in {:?}", began.elapsed());
+            Some((loaded.ok()?, compiled.segments))
+        });
+        self.stats.files += u64::from(rows.is_some());
+        self.stats.build_time += began.elapsed();
+        rows
+    }
+
+    /// Goes on where the kernel side stopped.
+    fn finish(&mut self, walk: UnfinishedWalk) -> UnwoundStack {
+        let UnfinishedWalk {
+            mut stack,
+            ip,
+            sp,
+            bp,
+            saved,
+            is_leaf,
+            bytes,
+        } = walk;
+        let Some(process) = self.processes.get_mut(&stack.pid) else {
+            return stack;
+        };
+        if process.memory.is_none() {
+            process.memory = File::open(format!("/proc/{}/mem", stack.pid)).ok();
+        }
+        let (entries, memory, tables) = (&process.entries, &process.memory, &self.tables);
+        let copy = StackCopy {
+            ip,
+            sp,
+            bp,
+            saved,
+            is_leaf,
+            stack: &bytes,
+        };
+        let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);
+        stack.end = finish(&copy, &mut stack.user, look_up, trampoline_rule);
+        stack
+    }
+}
+
+impl Known {
+    fn of(mapping: &Mapping) -> Self {
+        Self {
+            begin: mapping.begin,
+            offset: mapping.file_offset.0,
+            device: mapping.device,
+            inode: mapping.inode,
+        }
+    }
+}
+
+/// As many entries as the kernel side can search, by address. Where there are more, those are kept through which a walk
+/// gets somewhere: walks that meet any other are finished in user space, which knows all of them.
+fn most_useful(entries: &[MappingEntry]) -> Cow<'_, [MappingEntry]> {
+    if entries.len() <= MAPPINGS_MAX {
+        return Cow::Borrowed(entries);
+    }
+    let rank = |entry: &MappingEntry| {
+        let kind = match entry.kind {
+            mapping_kind::ROWS => 0,
+            mapping_kind::ANONYMOUS => 1,
+            mapping_kind::PENDING => 2,
+            _ => 3,
+        };
+        (kind, Reverse(entry.end - entry.begin))
+    };
+    let mut kept = entries.to_vec();
+    kept.sort_by_key(rank);
+    kept.truncate(MAPPINGS_MAX);
+    kept.sort_unstable_by_key(|entry| entry.begin);
+    Cow::Owned(kept)
+}
+
+/// What can be said of a mapping without opening its file.
+fn plain_entry(mapping: &Mapping) -> MappingEntry {
+    let kind = match mapping.kind {
+        _ if mapping.may_hold_jit_code() => mapping_kind::ANONYMOUS,
+        MappingKind::File { .. } | MappingKind::Vdso => mapping_kind::PENDING,
+        MappingKind::Anonymous => mapping_kind::ANONYMOUS,
+        MappingKind::Special => mapping_kind::NO_ROWS,
+    };
+    MappingEntry {
+        begin: mapping.begin.0,
+        end: mapping.end.0,
+        kind,
+        ..MappingEntry::default()
+    }
+}
+
+/// What is known of the code at an address.
+fn look_up(
+    entries: &[MappingEntry],
+    memory: Option<&File>,
+    tables: &UnwindTables,
+    address: CodeAddress,
+) -> RuleLookup {
+    let at = address.lookup();
+    let index = entries.partition_point(|entry| entry.begin <= at.0);
+    let Some(entry) = index
+        .checked_sub(1)
+        .and_then(|index| entries.get(index))
+        .filter(|entry| at.0 < entry.end)
+    else {
+        return RuleLookup::NoMapping;
+    };
+    match entry.kind {
+        mapping_kind::ROWS => tables
+            .rule_at(entry, at)
+            .map_or(RuleLookup::NoRule, RuleLookup::Rule),
+        mapping_kind::ANONYMOUS => {
+            let (CodeAddress::Leaf(ip) | CodeAddress::Caller(ip)) = address;
+            RuleLookup::Anonymous(code_around(memory, ip))
+        }
+        mapping_kind::PENDING => RuleLookup::NotYet,
+        _ => RuleLookup::NoRule,
+    }
+}
+
+/// Code around an instruction pointer, zeros where it cannot be read.
+fn code_around(memory: Option<&File>, ip: Avma) -> CodeBytes {
+    let mut bytes = CodeBytes::default();
+    if let Some(memory) = memory {
+        // The part before may lie in front of the mapping.
+        let (before, after) = bytes.split_at_mut(CODE_BEFORE);
+        let _ = memory.read_exact_at(before, ip.0.wrapping_sub(CODE_BEFORE as u64));
+        let _ = memory.read_exact_at(after, ip.0);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_mappings_those_with_rows_stay() {
+        let entry = |index: usize, kind| MappingEntry {
+            begin: index as u64 * 0x2000,
+            end: index as u64 * 0x2000 + 0x1000,
+            kind,
+            ..MappingEntry::default()
+        };
+        let mut entries: Vec<_> = (0..2 * MAPPINGS_MAX)
+            .map(|index| entry(index, mapping_kind::NO_ROWS))
+            .collect();
+        entries[MAPPINGS_MAX + 7].kind = mapping_kind::ROWS;
+        entries[MAPPINGS_MAX + 3].kind = mapping_kind::ANONYMOUS;
+        let kept = most_useful(&entries);
+        assert_eq!(kept.len(), MAPPINGS_MAX);
+        let has = |kind| kept.iter().any(|entry| entry.kind == kind);
+        assert!(has(mapping_kind::ROWS) && has(mapping_kind::ANONYMOUS));
+        assert!(kept.is_sorted_by_key(|entry| entry.begin));
+        assert_eq!(most_useful(&entries[..9]).len(), 9);
+    }
+}
