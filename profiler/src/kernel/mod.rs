@@ -24,8 +24,8 @@ mod memory;
 mod ring;
 
 pub use counters::{Counters, EndCounts};
+pub use error::KernelError;
 pub use events::{KernelEvent, RateLimits, SamplingEvents};
 pub use features::{Features, RegistersFrom};
-pub use error::KernelError;
 pub use loader::{KernelSide, MapSizes, ProgramStats, UnwindMaps};
 pub use ring::SampleRing;

@@ -1,5 +1,6 @@
 //! Facts about targets: what they are, what is mapped in them, what Python they run.
 
+mod children;
 mod command_line;
 mod elf;
 mod elf_extract;
@@ -13,6 +14,7 @@ mod status;
 mod target;
 mod vdso;
 
+pub use children::Children;
 pub use elf::{ElfFile, Segments, SymbolTable};
 pub use file::{FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped};
 pub use mappings::{

@@ -11,5 +11,6 @@ pub use error::SessionError;
 pub use record::record;
 pub use settings::RecordSettings;
 pub use summary::{
-    BpfStats, Progress, Recording, SampledEvent, StopReason, Summary, TargetSummary, Throttling,
+    BpfStats, Progress, Recording, Remark, SampledEvent, StopReason, Summary, TargetSummary,
+    Throttling,
 };

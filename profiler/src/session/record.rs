@@ -19,16 +19,17 @@ use tokio::{
 };
 
 use super::{
-    BpfStats, Progress, RecordSettings, Recording, SampledEvent, SessionError, StopReason, Summary,
-    TargetSummary, Throttling, limits, targets::Targets,
+    BpfStats, Progress, RecordSettings, Recording, Remark, SampledEvent, SessionError, StopReason,
+    Summary, TargetSummary, Throttling, limits, targets::Targets,
 };
 use crate::{
     kernel::{
         Counters, Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing,
         SamplingEvents,
     },
-    model::{KtimeNs, Pid, ResolvedStack, StackEnd, ThreadName, Tid, UnwoundStack},
-    profile::Aggregator,
+    model::{KtimeNs, Pid, ResolveMiss, ResolvedStack, StackEnd, ThreadName, Tid, UnwoundStack},
+    process::{Children, Target, launch::HELPER_NAME},
+    profile::{Aggregator, Profile},
     symbols::{Resolver, perf_map::PerfMapWatch},
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
 };
@@ -45,6 +46,8 @@ const NAMES_PATIENCE: Duration = Duration::from_secs(10);
 const RATE_TOLERANCE: f64 = 0.1;
 /// The same when the kernel says that it paused sampling.
 const RATE_TOLERANCE_PAUSED: f64 = 0.03;
+/// Standard deviations by which the number of samples may differ from the one expected.
+const RATE_DEVIATIONS: f64 = 4.0;
 /// CPU time of the targets from which on the real rate can be told: it is counted in steps of 10 ms.
 const RATE_KNOWN_AFTER: Duration = Duration::from_secs(1);
 
@@ -152,6 +155,9 @@ struct Session {
     limits_before: Option<RateLimits>,
     throttle_records: u64,
     finished_in_user_space: u64,
+    /// A target is a command of ours that waits for its beginning.
+    launched: bool,
+    children: Children,
     buffers: Buffers,
 }
 
@@ -181,7 +187,9 @@ impl Session {
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
         let limits_before = RateLimits::read().ok();
+        let launched = targets.iter().any(Target::is_own_image);
         let events = kernel.attach(settings.frequency)?;
+        targets.begin_counting();
         let watch = watch_maps(&targets);
         Ok(Self {
             targets,
@@ -196,6 +204,8 @@ impl Session {
             limits_before,
             throttle_records: 0,
             finished_in_user_space: 0,
+            launched,
+            children: Children::default(),
             buffers: Buffers::new(),
         })
     }
@@ -212,6 +222,7 @@ impl Session {
     fn turn(&mut self) {
         self.follow();
         self.targets.catch_up(&self.builder, &mut self.resolver);
+        self.targets.note_cpu_time();
         if std::mem::take(&mut self.maps_changed) || self.watch.is_none() {
             self.resolver.refresh_perf_maps();
         }
@@ -220,10 +231,18 @@ impl Session {
         self.kernel.flush_log();
     }
 
+    /// Looks which Pythons the targets have started: they are not recorded, which the report must say.
+    fn look_for_children(&mut self) {
+        for target in self.targets.iter() {
+            self.children.look(target.pid);
+        }
+    }
+
     /// Takes in what the kernel tells of processes. Returns true when mappings have changed.
     fn follow(&mut self) -> bool {
         let (targets, throttled) = (&self.targets, &mut self.throttle_records);
-        let (mut mapped, mut executed, mut lost) = (Vec::new(), Vec::new(), false);
+        let (mut mapped, mut executed) = (Vec::new(), Vec::new());
+        let (mut started, mut lost) = (false, false);
         self.events.drain(|event| match event {
             KernelEvent::Mapped(pid) if targets.contains(pid) && !mapped.contains(&pid) => {
                 mapped.push(pid);
@@ -231,7 +250,8 @@ impl Session {
             KernelEvent::Executed(pid) if targets.contains(pid) && !executed.contains(&pid) => {
                 executed.push(pid);
             }
-            KernelEvent::Mapped(_) | KernelEvent::Executed(_) => {}
+            KernelEvent::Executed(_) => started = true,
+            KernelEvent::Mapped(_) => {}
             KernelEvent::RecordsLost(count) => {
                 tracing::debug!("{count} mapping records lost: reading all mappings again");
                 lost = true;
@@ -248,6 +268,9 @@ impl Session {
         for &pid in mapped.iter().filter(|pid| !executed.contains(pid)) {
             self.targets.remap(pid, &self.builder, &mut self.resolver);
         }
+        if started {
+            self.look_for_children();
+        }
         !(mapped.is_empty() && executed.is_empty())
     }
 
@@ -258,6 +281,7 @@ impl Session {
             resolver,
             aggregator,
             buffers,
+            launched,
             ..
         } = self;
         let Buffers {
@@ -266,6 +290,10 @@ impl Session {
             unfinished,
         } = buffers;
         ring.get_mut().drain(DRAIN_MAX, |sample| {
+            if *launched && sample.thread_name.as_bytes() == HELPER_NAME.to_bytes() {
+                // The command has not begun yet.
+                return;
+            }
             if let Some(walk) = UnfinishedWalk::of(sample) {
                 unfinished.push(Box::new(walk));
                 return;
@@ -318,6 +346,7 @@ impl Session {
             tracing::warn!("cannot follow CPUs that go on- or offline: {error}");
         }
         self.targets.revisit(&self.builder, &mut self.resolver);
+        self.look_for_children();
     }
 
     fn tell(&self, progress: &watch::Sender<Progress>, elapsed: Duration) {
@@ -345,6 +374,7 @@ impl Session {
         elapsed: Duration,
     ) -> Recording {
         self.events.stop();
+        self.targets.note_cpu_time();
         self.resolver.refresh_perf_maps();
         self.turn();
         let counters = self.kernel.counters().unwrap_or_default();
@@ -377,6 +407,14 @@ impl Session {
             .iter()
             .map(|target: &TargetSummary| (target.pid, target.command.clone()))
             .collect();
+        let mut remarks = Vec::new();
+        if has_hidden_kernel_names(&profile) {
+            remarks.push(Remark::KernelNamesHidden);
+        }
+        let children: Vec<Pid> = self.children.pythons().collect();
+        if !children.is_empty() {
+            remarks.push(Remark::ChildrenNotRecorded(children));
+        }
         let event = if self.events.is_hardware() {
             SampledEvent::Cycles
         } else {
@@ -390,6 +428,7 @@ impl Session {
             event,
             throttling,
             refusals,
+            remarks,
             bpf,
         };
         Recording { profile, summary }
@@ -424,8 +463,10 @@ impl Session {
         } else {
             RATE_TOLERANCE
         };
-        let slower =
-            effective_hz.is_some_and(|hz| hz < f64::from(settings.frequency.0) * (1.0 - tolerance));
+        let expected = f64::from(settings.frequency.0) * cpu_time.as_secs_f64();
+        // Which of the clock's ticks meet the target is chance.
+        let fewest = expected * (1.0 - tolerance) - RATE_DEVIATIONS * expected.sqrt();
+        let slower = effective_hz.is_some() && (counters.samples as f64) < fewest;
         let lowered = after.max_sample_rate < before.max_sample_rate;
         (slower || lowered).then_some(Throttling {
             throttle_records: self.throttle_records,
@@ -434,6 +475,14 @@ impl Session {
             effective_hz,
         })
     }
+}
+
+/// Kernel functions were seen, but the kernel hides where they are.
+fn has_hidden_kernel_names(profile: &Profile) -> bool {
+    let frames = profile.locations.locations.iter().flat_map(|it| &it.frames);
+    frames
+        .into_iter()
+        .any(|frame| frame.miss == Some(ResolveMiss::KernelSymbols))
 }
 
 impl Buffers {

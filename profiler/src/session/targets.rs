@@ -86,14 +86,30 @@ impl Targets {
             .sum()
     }
 
+    /// Sampling begins: the CPU time of the targets counts from now on.
+    pub(super) fn begin_counting(&mut self) {
+        for entry in self.followed.values_mut() {
+            entry.cpu_at_start = entry.target.cpu_time();
+        }
+    }
+
+    /// Notes the CPU time of all, which cannot be read any more once they are gone.
+    pub(super) fn note_cpu_time(&self) {
+        for entry in self.followed.values() {
+            entry.target.cpu_time();
+        }
+    }
+
     /// Makes all of them known to the stages that need them, for the first time.
     pub(super) fn introduce(&mut self, builder: &TableBuilder, resolver: &mut Resolver) {
-        let pids: Vec<_> = self.followed.keys().copied().collect();
-        for pid in pids {
-            if let Some(entry) = self.followed.get(&pid) {
-                resolver.add_process(&entry.target, entry.python.clone());
+        for (&pid, entry) in &mut self.followed {
+            resolver.add_process(&entry.target, entry.python.clone());
+            if entry.target.is_own_image() {
+                // It will be something else before its first instruction of interest: no tables for ourselves.
+                builder.update(pid, Vec::new());
+            } else {
+                entry.read_mappings(pid, builder, resolver);
             }
-            self.remap(pid, builder, resolver);
         }
     }
 

@@ -26,9 +26,7 @@ use crate::{
         Avma, CodeAddress, Frame, FrameKind, LocationId, LocationTable, Pid, ResolveMiss,
         ResolvedStack, UnwoundStack,
     },
-    process::{
-        FileIdentity, Mapping, MappingKind, PythonInfo, Target, open_mapped, vdso_file,
-    },
+    process::{FileIdentity, Mapping, MappingKind, PythonInfo, Target, open_mapped, vdso_file},
 };
 
 /// Kernel addresses remembered; past it they are looked up again.

@@ -201,6 +201,12 @@ impl Shared {
         lists.insert(pid, mappings).is_some()
     }
 
+    /// A newer list of this process waits.
+    pub(super) fn has(&self, pid: Pid) -> bool {
+        let lists = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        lists.contains_key(&pid)
+    }
+
     pub(super) fn take(&self, pid: Pid) -> Option<Vec<Mapping>> {
         let mut lists = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
         lists.remove(&pid)

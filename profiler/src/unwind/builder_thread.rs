@@ -67,7 +67,11 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn new(tables: UnwindTables, results: Sender<UnwoundStack>, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        tables: UnwindTables,
+        results: Sender<UnwoundStack>,
+        shared: Arc<Shared>,
+    ) -> Self {
         Self {
             tables,
             files: FxHashMap::default(),
@@ -111,6 +115,8 @@ impl Builder {
         let mapped: FxHashSet<Known> = mappings.iter().map(Known::of).collect();
         process.known.retain(|known, _| mapped.contains(known));
         process.entries.clear();
+        // After an `exec`, the old handle would lead to memory that is gone.
+        process.memory = None;
         let mut pending = Vec::new();
         for mapping in mappings {
             let entry = match process.known.get(&Known::of(mapping)) {
@@ -138,6 +144,10 @@ impl Builder {
             let entry = self.entry_of(pid, mapping);
             process.known.insert(Known::of(mapping), entry);
             process.entries[*index] = entry;
+            if self.shared.has(pid) {
+                // Some may be gone by now: go on with the newer list.
+                break;
+            }
             if published.elapsed() >= PUBLISH_EVERY {
                 self.publish(pid, &process.entries);
                 published = Instant::now();

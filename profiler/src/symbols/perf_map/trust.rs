@@ -55,7 +55,9 @@ pub enum Refusal {
         limit: u64,
     },
     /// The file or its directory.
-    #[error("no permission to read it: that takes the user of the process, root, or CAP_DAC_READ_SEARCH")]
+    #[error(
+        "no permission to read it: that takes the user of the process, root, or CAP_DAC_READ_SEARCH"
+    )]
     PermissionDenied,
     /// Anything else that the system had against it.
     #[error("it cannot be read: {}", std::io::Error::from_raw_os_error(*errno))]
