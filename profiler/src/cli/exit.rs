@@ -40,6 +40,11 @@ pub fn message(err: &anyhow::Error) -> String {
     message
 }
 
+/// The error was told when it happened, or is none that anybody need know.
+pub fn is_told(err: &anyhow::Error) -> bool {
+    code_of(err) == DONE || err.is::<super::panics::Fault>()
+}
+
 /// The exit code for an error of [`run`](super::run).
 pub fn exit_code(err: &anyhow::Error) -> ExitCode {
     ExitCode::from(code_of(err))

@@ -240,7 +240,8 @@ fn remark(remark: &Remark) -> String {
 
 fn python_share(quality: &Quality) -> Option<String> {
     let frames = quality.python_named + quality.python_unnamed;
-    if frames == 0 {
+    if quality.python_named == 0 {
+        // The advice says it all.
         return None;
     }
     Some(format!(

@@ -135,7 +135,7 @@ fn missing_names_are_explained_case_by_case() {
         ),
         (
             NameDiagnosis::MapUnreadable,
-            &["cannot be read", "symbolic link"],
+            &["of no use", "symbolic link"],
         ),
     ] {
         let mut recording = recording(good());

@@ -23,7 +23,7 @@ pub use mappings::{
 };
 pub use pace::Pace;
 pub use process_map::ProcessMap;
-pub use python::{inspect, perf_map_is_open};
+pub use python::{inspect, perf_map_handle};
 pub use target::{Target, TargetError};
 pub use vdso::{vdso_file, vdso_image};
 

@@ -49,24 +49,24 @@ pub fn inspect(target: &Target, mappings: &[Mapping]) -> PythonInfo {
     }
 }
 
-/// The process has its perf map open for writing, whoever asked for it: `sys.activate_stack_trampoline` too.
+/// The descriptor with which a process writes its perf map, `/proc/PID/fd/N`, whoever asked for the map:
+/// `sys.activate_stack_trampoline` too, and also if the map's name was removed.
 ///
 /// `perf_map_state.perf_map` in Python/sysmodule.c (CPython 3.12 to 3.15) stays open until the interpreter ends. Needs
-/// the right to read the process; without it, `false`.
-pub fn perf_map_is_open(target: &Target) -> bool {
+/// the right to read the process; without it, `None`. One system call for each descriptor.
+pub fn perf_map_handle(target: &Target) -> Option<PathBuf> {
     let name = format!("/perf-{}.map", target.ns_pid);
-    let Ok(handles) = fs::read_dir(format!("/proc/{}/fd", target.pid)) else {
-        return false;
-    };
-    handles
-        .flatten()
-        .filter_map(|handle| fs::read_link(handle.path()).ok())
-        .any(|path| {
-            let path = path.to_string_lossy();
-            path.strip_suffix(" (deleted)")
-                .unwrap_or(&path)
-                .ends_with(&name)
-        })
+    let handles = fs::read_dir(format!("/proc/{}/fd", target.pid)).ok()?;
+    let mut handles = handles.flatten().map(|handle| handle.path());
+    handles.find(|handle| {
+        let Ok(path) = fs::read_link(handle) else {
+            return false;
+        };
+        let path = path.to_string_lossy();
+        path.strip_suffix(" (deleted)")
+            .unwrap_or(&path)
+            .ends_with(&name)
+    })
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]

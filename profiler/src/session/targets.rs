@@ -8,7 +8,7 @@ use std::{
 use crate::{
     model::Pid,
     process::{
-        Mapping, Pace, PythonInfo, Target, TargetError, inspect, perf_map_is_open,
+        Mapping, Pace, PythonInfo, Target, TargetError, inspect, perf_map_handle,
         read_executable_mappings,
     },
     symbols::Resolver,
@@ -216,8 +216,8 @@ impl Followed {
             self.python = inspect(&self.target, &mappings);
             self.inspected = Instant::now();
         }
-        let is_open = perf_map_is_open(&self.target);
-        resolver.update(pid, &mappings, self.python.clone(), is_open);
+        let handle = perf_map_handle(&self.target);
+        resolver.update(pid, &mappings, self.python.clone(), handle.as_deref());
         if !builder.update(pid, mappings) {
             self.news = News::Mappings;
         }

@@ -21,6 +21,7 @@ mod symbol_file;
 pub use diagnosis::{MapState, NameFacts, diagnose};
 pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
+pub(crate) use native_thread::THREAD_NAME;
 pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
 pub use resolver::Resolver;
 

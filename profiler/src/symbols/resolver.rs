@@ -77,19 +77,23 @@ impl Resolver {
         self.processes.insert(target.pid, process);
     }
 
-    /// These are a process's executable mappings, and its interpreter, now. Files are opened while they can be.
+    /// These are a process's executable mappings, its interpreter, and the descriptor with which it writes its perf map,
+    /// now. Files are opened while they can be.
     pub fn update(
         &mut self,
         pid: Pid,
         mappings: &[Mapping],
         python: PythonInfo,
-        map_is_open: bool,
+        map_handle: Option<&Path>,
     ) {
         let Some(mut process) = self.processes.remove(&pid) else {
             return;
         };
         process.python = python;
-        process.map_is_open |= map_is_open;
+        if let Some(handle) = map_handle {
+            process.map_is_open = true;
+            process.map.follow_handle(handle);
+        }
         let mut modules = FxHashMap::default();
         for mapping in mappings {
             let same = process
@@ -331,13 +335,13 @@ impl Resolver {
             let (junk, refused) = (counters.junk(), counters.refused);
             if junk > 0 {
                 complaints.push(format!(
-                    "{}: {junk} lines are not perf-map entries and were skipped",
+                    "{}: lines that are not perf-map entries were skipped ({junk})",
                     path.display()
                 ));
             }
             if refused > 0 {
                 complaints.push(format!(
-                    "{}: {refused} entries are past the limits and were left out",
+                    "{}: entries past the limits were left out ({refused})",
                     path.display()
                 ));
             }

@@ -22,6 +22,8 @@ use crate::{
     process::Mapping,
 };
 
+/// The thread's name, at most 15 bytes. It catches its own panics.
+pub(crate) const THREAD_NAME: &str = "unwind-tables";
 /// Commands that may wait; a walk has up to 24 KiB. A burst of imports at the highest rate fills some hundred.
 const QUEUE: usize = 1024;
 /// Time for what is still in the queue at the end.
@@ -116,7 +118,7 @@ impl TableBuilder {
         let shared = Arc::new(Shared::default());
         let builder = Builder::new(tables, results, Arc::clone(&shared));
         let thread = std::thread::Builder::new()
-            .name("unwind-tables".into())
+            .name(THREAD_NAME.into())
             .spawn(move || builder.run(&receiver))?;
         Ok(Self {
             shared,
@@ -201,12 +203,7 @@ impl Shared {
         lists.insert(pid, mappings).is_some()
     }
 
-    /// A newer list of this process waits.
-    pub(super) fn has(&self, pid: Pid) -> bool {
-        let lists = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
-        lists.contains_key(&pid)
-    }
-
+    /// The list of a process, which then waits no more.
     pub(super) fn take(&self, pid: Pid) -> Option<Vec<Mapping>> {
         let mut lists = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
         lists.remove(&pid)

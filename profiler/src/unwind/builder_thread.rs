@@ -5,6 +5,7 @@ use std::{
     cmp::Reverse,
     fs::File,
     os::unix::fs::FileExt as _,
+    panic::catch_unwind,
     sync::{
         Arc,
         atomic::Ordering,
@@ -17,7 +18,7 @@ use profiler_common::unwind_row::{MAPPINGS_MAX, MappingEntry, mapping_kind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    CODE_BEFORE, CodeBytes, LoadedTable, RuleLookup, Segment, UnwindTables,
+    CODE_BEFORE, CodeBytes, LoadedTable, RuleLookup, Segment, UnwindError, UnwindTables,
     builder::{BuilderStats, Command, Shared, UnfinishedWalk},
     compile_file, finish, segments_bias, trampoline_rule,
 };
@@ -144,10 +145,6 @@ impl Builder {
             let entry = self.entry_of(pid, mapping);
             process.known.insert(Known::of(mapping), entry);
             process.entries[*index] = entry;
-            if self.shared.has(pid) {
-                // Some may be gone by now: go on with the newer list.
-                break;
-            }
             if published.elapsed() >= PUBLISH_EVERY {
                 self.publish(pid, &process.entries);
                 published = Instant::now();
@@ -225,7 +222,12 @@ impl Builder {
 
     fn make_rows(&mut self, file: &File, name: &str) -> FileRows {
         let began = Instant::now();
-        let compiled = compile_file(file)
+        // The file is hostile, and nothing of what the compiler uses outlives the call.
+        let compiled = catch_unwind(|| compile_file(file))
+            .unwrap_or_else(|_| {
+                tracing::warn!("cannot compile {}", name.escape_debug());
+                Err(UnwindError::NoUnwindInformation)
+            })
             .inspect_err(|error| tracing::debug!("no rows for {name}: {error}"))
             .ok();
         let rows = compiled.and_then(|compiled| {
