@@ -44,6 +44,7 @@ pub struct UnwindTables {
     rules: FxHashMap<UnwindRule, u32>,
     slots: FxHashMap<Pid, u32>,
     free: VecDeque<(u32, Option<Instant>)>,
+    generation: u32,
     scratch: Vec<u32>,
 }
 
@@ -72,6 +73,7 @@ impl UnwindTables {
             rules,
             slots: FxHashMap::default(),
             free,
+            generation: 1,
             scratch: Vec::new(),
         }
     }
@@ -153,9 +155,10 @@ impl UnwindTables {
         // 20 KiB: on the heap, where a thread's stack need not hold it.
         let mut mappings = Box::new(ProcessMappings {
             count: kept as u32,
-            reserved: 0,
+            generation: self.generation,
             entries: [unused; MAPPINGS_MAX],
         });
+        self.generation += 1;
         mappings.entries[..kept].copy_from_slice(&entries[..kept]);
         let slot = self
             .take_slot()
