@@ -121,6 +121,10 @@ pub(crate) struct State {
     pub(crate) depth: u64,
     /// The interrupted frame's registers by DWARF number.
     pub(crate) leaf_registers: [u64; 16],
+    /// A piece of the user stack, read at once: most frames are small, and the next ones are in it already.
+    pub(crate) window: [u64; WINDOW_WORDS],
+    /// Where it begins; 0 when it holds nothing.
+    pub(crate) window_begin: u64,
     /// The mapping of the frame before, which is often this one's: begin, end, index.
     pub(crate) mapping_begin: u64,
     pub(crate) mapping_end: u64,
@@ -132,6 +136,9 @@ const _: () = assert!(size_of::<State>() <= 32768);
 /// Frames whose saved registers are remembered; a power of two. A register that an older frame saved is not known any
 /// more: code that computes its frame from one is called directly by the frame that saved it.
 pub(crate) const RECENT_FRAMES: usize = 16;
+
+/// Words of the user stack that are read at once; a power of two.
+pub(crate) const WINDOW_WORDS: usize = 16;
 
 /// What a frame saved: the first word of its rule, and its CFA (for a signal frame: its `ucontext`).
 #[repr(C)]

@@ -37,6 +37,7 @@ pub(crate) fn start(data: *const bpf_perf_event_data, state: *mut State, target:
     state.leaf = 1;
     state.ucontext = 0;
     state.recent_count = 0;
+    state.window_begin = 0;
     state.mapping_begin = u64::MAX;
     state.mapping_end = 0;
     state.mapping_index = 0;

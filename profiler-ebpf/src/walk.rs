@@ -6,7 +6,7 @@
 
 use core::arch::asm;
 
-use aya_ebpf::helpers::bpf_probe_read_user;
+use aya_ebpf::helpers::{bpf_probe_read_user, generated};
 use profiler_common::{
     counters,
     sample::{NATIVE_FRAMES_MAX, StackEnd, flags},
@@ -18,7 +18,9 @@ use profiler_common::{
 };
 
 use crate::{
-    maps::{self, PAGES, PROCESS_MAPPINGS, RECENT_FRAMES, ROWS, RULES, Recent, State},
+    maps::{
+        self, PAGES, PROCESS_MAPPINGS, RECENT_FRAMES, ROWS, RULES, Recent, State, WINDOW_WORDS,
+    },
     trampoline,
 };
 
@@ -307,6 +309,29 @@ fn read(address: u64) -> Result<u64, i32> {
     unsafe { bpf_probe_read_user(address as *const u64) }
 }
 
+/// Two words of the user stack. Reading costs about as much as the rest of a frame, however little is read: so more is
+/// read than asked for, and the next frames find theirs there.
+#[inline(always)]
+fn pair(state: &mut State, address: u64) -> Result<[u64; 2], i32> {
+    let offset = address.wrapping_sub(state.window_begin);
+    if offset < 8 * (WINDOW_WORDS as u64 - 1) {
+        let index = (offset / 8) as usize & (WINDOW_WORDS - 1);
+        let next = (index + 1) & (WINDOW_WORDS - 1);
+        return Ok([state.window[index], state.window[next]]);
+    }
+    let bytes = 8 * WINDOW_WORDS as u32;
+    let window = (&raw mut state.window).cast();
+    // SAFETY: a checked read of user memory into a buffer of that size.
+    if unsafe { generated::bpf_probe_read_user(window, bytes, address as *const _) } == 0 {
+        state.window_begin = address;
+        return Ok([state.window[0], state.window[1]]);
+    }
+    // The stack ends soon.
+    state.window_begin = 0;
+    // SAFETY: a checked read of user memory.
+    unsafe { bpf_probe_read_user(address as *const [u64; 2]) }
+}
+
 /// Applies a rule: moves to the caller. Returns 0 at the end of the walk.
 #[inline(always)]
 fn apply(pointer: *mut State, rule: Rule) -> u32 {
@@ -339,9 +364,7 @@ fn apply(pointer: *mut State, rule: Rule) -> u32 {
         return end(pointer, StackEnd::NotUp);
     }
     // The two words below the CFA: the return address, and where `rbp` lies when it was pushed first.
-    // SAFETY: a checked read of user memory.
-    let words = unsafe { bpf_probe_read_user(new.wrapping_sub(16) as *const [u64; 2]) };
-    let Ok([below, caller]) = words else {
+    let Ok([below, caller]) = pair(state, new.wrapping_sub(16)) else {
         return end(pointer, StackEnd::ReadFault);
     };
     if rule.bp() == bp::AT_CFA {
