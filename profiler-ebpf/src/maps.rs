@@ -138,7 +138,7 @@ const _: () = assert!(size_of::<State>() <= 32768);
 pub(crate) const RECENT_FRAMES: usize = 16;
 
 /// Words of the user stack that are read at once; a power of two.
-pub(crate) const WINDOW_WORDS: usize = 16;
+pub(crate) const WINDOW_WORDS: usize = 32;
 
 /// What a frame saved: the first word of its rule, and its CFA (for a signal frame: its `ucontext`).
 #[repr(C)]
