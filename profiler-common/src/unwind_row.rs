@@ -159,6 +159,32 @@ pub struct ProcessMappings {
     pub entries: [MappingEntry; MAPPINGS_MAX],
 }
 
+impl MappingEntry {
+    /// Behind the last one in use.
+    pub const UNUSED: Self = Self {
+        begin: NO_MAPPING,
+        end: 0,
+        bias: 0,
+        page_base: 0,
+        page0: 0,
+        page_count: 0,
+        kind: 0,
+    };
+}
+
+impl ProcessMappings {
+    /// A list without mappings.
+    #[expect(
+        clippy::large_stack_arrays,
+        reason = "a constant, which user space copies to the heap"
+    )]
+    pub const EMPTY: Self = Self {
+        count: 0,
+        generation: 0,
+        entries: [MappingEntry::UNUSED; MAPPINGS_MAX],
+    };
+}
+
 const _: () = assert!(size_of::<Page>() == 8);
 const _: () = assert!(size_of::<UnwindRule>() == 16);
 const _: () = assert!(size_of::<MappingEntry>() == 40);

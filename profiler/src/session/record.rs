@@ -41,6 +41,8 @@ const DRAIN_MAX: usize = 16_384;
 const SLOW_TURNS: u32 = 5;
 /// How long names may take to arrive after the recording.
 const NAMES_PATIENCE: Duration = Duration::from_secs(10);
+/// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later.
+const TABLES_PATIENCE: Duration = Duration::from_millis(150);
 /// A deviation of the real sampling rate from the one asked for that is not told: CPU times are known to some percent.
 const RATE_TOLERANCE: f64 = 0.1;
 /// The same when the kernel says that it paused sampling.
@@ -159,7 +161,7 @@ struct Session {
 struct Buffers {
     unwound: UnwoundStack,
     resolved: ResolvedStack,
-    unfinished: Vec<Box<UnfinishedWalk>>,
+    unfinished: Vec<UnfinishedWalk>,
 }
 
 impl Session {
@@ -177,6 +179,7 @@ impl Session {
             TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
         let mut resolver = Resolver::start().map_err(SessionError::system("starting a thread"))?;
         targets.introduce(&builder, &mut resolver);
+        builder.settle(TABLES_PATIENCE);
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
         let limits_before = RateLimits::read().ok();
@@ -209,6 +212,7 @@ impl Session {
 
     /// One turn: what happened, then the samples, then their names.
     fn turn(&mut self) {
+        self.targets.note_cpu_time();
         self.follow();
         if std::mem::take(&mut self.maps_changed) || self.watch.is_none() {
             self.resolver.refresh_perf_maps();
@@ -224,7 +228,7 @@ impl Session {
         let (mut mapped, mut executed, mut lost) = (Vec::new(), Vec::new(), false);
         self.events.drain(|event| match event {
             KernelEvent::Mapped(pid) if targets.contains(pid) && !mapped.contains(&pid) => {
-                mapped.push(pid)
+                mapped.push(pid);
             }
             KernelEvent::Executed(pid) if targets.contains(pid) => executed.push(pid),
             KernelEvent::Mapped(_) | KernelEvent::Executed(_) => {}
@@ -263,7 +267,7 @@ impl Session {
         } = buffers;
         ring.get_mut().drain(DRAIN_MAX, |sample| {
             if let Some(walk) = UnfinishedWalk::of(sample) {
-                unfinished.push(Box::new(walk));
+                unfinished.push(walk);
                 return;
             }
             merge(sample, unwound);
@@ -296,7 +300,7 @@ impl Session {
             }
         }
         for walk in std::mem::take(&mut self.buffers.unfinished) {
-            if let Err(walk) = self.builder.finish_walk(walk) {
+            if let Err(walk) = self.builder.finish_walk(Box::new(walk)) {
                 // The queue is full: the stack counts as it is, and its end says why it is short.
                 self.add_finished(&walk.stack);
             }
@@ -349,6 +353,7 @@ impl Session {
         let mut late = Vec::new();
         let built = self.builder.end(|stack| late.push(stack));
         tracing::debug!("{built:?}");
+        let malformed = self.ring.get_ref().malformed();
         for stack in &late {
             self.finished_in_user_space += u64::from(stack.end.is_complete());
             self.resolver.resolve(stack, &mut self.buffers.resolved);
@@ -365,9 +370,22 @@ impl Session {
                 names: self.resolver.diagnosis(facts.pid),
             })
             .collect();
-        let refusals = self.resolver.complaints();
+        let mut refusals = self.resolver.complaints();
+        if counters.kernel_stack_failed > 0 {
+            let count = counters.kernel_stack_failed;
+            refusals.push(format!(
+                "the kernel stack of {count} samples could not be read"
+            ));
+        }
+        if built.mappings_refused > 0 {
+            let count = built.mappings_refused;
+            refusals.push(format!(
+                "there was no room for the unwind rows of {count} mappings"
+            ));
+        }
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
         profile.quality.ring_full = counters.ring_full;
+        profile.quality.not_kept += malformed;
         profile.quality.finished_in_user_space = self.finished_in_user_space;
         profile.process_names = targets
             .iter()

@@ -141,6 +141,14 @@ impl Targets {
         }
     }
 
+    /// Reads the CPU time of all processes, since there is nothing to read of one that has exited and been waited for.
+    pub(super) fn note_cpu_time(&self) {
+        for entry in self.followed.values() {
+            // It keeps what it reads.
+            entry.target.cpu_time();
+        }
+    }
+
     /// All of them have exited.
     pub(super) fn all_exited(&self) -> bool {
         self.followed.values().all(|entry| !entry.target.is_alive())

@@ -157,7 +157,7 @@ impl Resolver {
             _ if mapping.may_hold_jit_code() => return None,
             MappingKind::File { .. } => open_mapped(pid, mapping)
                 .inspect_err(|error| {
-                    tracing::debug!("no symbols for a mapping of pid {pid}: {error}")
+                    tracing::debug!("no symbols for a mapping of pid {pid}: {error}");
                 })
                 .ok()?,
             MappingKind::Vdso => vdso_file().ok()?,
@@ -277,13 +277,11 @@ impl Resolver {
                     } else {
                         ResolveMiss::NoMapping
                     };
-                    match process.name_of(at) {
-                        Some(frame) => self.locations.intern_frame(frame),
-                        None => {
-                            process.missed.push(at);
-                            self.locations.intern_frame(unknown_frame(miss))
-                        }
-                    }
+                    let frame = process.name_of(at).unwrap_or_else(|| {
+                        process.missed.push(at);
+                        unknown_frame(miss)
+                    });
+                    self.locations.intern_frame(frame)
                 }
             };
         if process.cache.len() < CACHED_ADDRESSES_MAX {

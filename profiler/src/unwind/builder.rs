@@ -70,6 +70,7 @@ impl UnfinishedWalk {
 enum Command {
     Mappings(Pid, Vec<Mapping>),
     Finish(Box<UnfinishedWalk>),
+    Settled(SyncSender<()>),
     Forget(Pid),
 }
 
@@ -121,7 +122,7 @@ impl TableBuilder {
         self.send(Command::Finish(walk))
             .map_err(|command| match command {
                 Command::Finish(walk) => walk,
-                Command::Mappings(..) | Command::Forget(_) => {
+                Command::Mappings(..) | Command::Forget(_) | Command::Settled(_) => {
                     unreachable!("only walks are sent here")
                 }
             })
@@ -133,15 +134,20 @@ impl TableBuilder {
     }
 
     fn send(&self, command: Command) -> Result<(), Command> {
-        match self
-            .commands
-            .as_ref()
-            .map(|commands| commands.try_send(command))
-        {
-            None | Some(Ok(())) => Ok(()),
-            Some(Err(TrySendError::Full(command) | TrySendError::Disconnected(command))) => {
-                Err(command)
-            }
+        let Some(commands) = &self.commands else {
+            return Err(command);
+        };
+        commands
+            .try_send(command)
+            .map_err(|(TrySendError::Full(command) | TrySendError::Disconnected(command))| command)
+    }
+
+    /// Waits until everything sent before has been worked off, at most `patience`.
+    pub fn settle(&self, patience: Duration) {
+        let (done, settled) = sync_channel(1);
+        if self.send(Command::Settled(done)).is_ok() {
+            // Late is no failure: walks that need a missing table are finished afterwards.
+            let _ = settled.recv_timeout(patience);
         }
     }
 
@@ -212,6 +218,7 @@ impl Builder {
                     // Nobody listens any more: the recording is over.
                     let _ = self.results.send(stack);
                 }
+                Command::Settled(done) => _ = done.try_send(()),
                 Command::Forget(pid) => {
                     self.processes.remove(&pid);
                     self.tables.forget(pid);
@@ -231,20 +238,14 @@ impl Builder {
         process.entries.clear();
         let mut pending = Vec::new();
         for mapping in mappings {
-            let entry = match process.known.get(&Known::of(mapping)) {
-                // The end may have moved: anonymous memory grows, files are unmapped in part.
-                Some(known) => MappingEntry {
-                    end: mapping.end.0,
-                    ..*known
-                },
-                None => {
-                    let entry = plain_entry(mapping);
-                    if entry.kind == mapping_kind::PENDING {
-                        pending.push((process.entries.len(), mapping));
-                    }
-                    entry
-                }
-            };
+            let mut entry = plain_entry(mapping);
+            if let Some(known) = process.known.get(&Known::of(mapping)) {
+                entry = *known;
+                // It may have moved: anonymous memory grows, files are unmapped in part.
+                entry.end = mapping.end.0;
+            } else if entry.kind == mapping_kind::PENDING {
+                pending.push((process.entries.len(), mapping));
+            }
             process.entries.push(entry);
         }
         self.publish(pid, &process.entries);
@@ -329,6 +330,11 @@ impl Builder {
                 return None;
             }
         };
+        let dropped = compiled.table.stats.dropped_rows + compiled.table.stats.dropped_rules;
+        if dropped > 0 {
+            tracing::warn!("{name}: {dropped} unwind rows are past the limits and were left out");
+            self.stats.mappings_refused += 1;
+        }
         self.stats.files += 1;
         self.stats.build_time += began.elapsed();
         let code = compiled
