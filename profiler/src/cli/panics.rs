@@ -28,10 +28,8 @@ pub(super) fn caught<T>(run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Resu
 fn tell(info: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or_default();
-    let text = line(
-        info.payload_as_str(),
-        info.location().map(ToString::to_string),
-    );
+    let place = info.location().map(ToString::to_string);
+    let text = line(info.payload_as_str(), place.as_deref());
     // Threads that read hostile files catch their panics: one file less.
     if [symbols::THREAD_NAME, unwind::THREAD_NAME].contains(&name) {
         tracing::debug!("{name}: {text}");
@@ -46,10 +44,10 @@ fn tell(info: &PanicHookInfo<'_>) {
     }
 }
 
-fn line(message: Option<&str>, place: Option<String>) -> String {
+fn line(message: Option<&str>, place: Option<&str>) -> String {
     format!(
         "error: a fault in pyprof-bpf at {}: {} (please report it; RUST_BACKTRACE=1 says more)",
-        place.as_deref().unwrap_or("an unknown place"),
+        place.unwrap_or("an unknown place"),
         clip(&visible(message.unwrap_or("no message")), 200)
     )
 }
@@ -60,10 +58,7 @@ mod tests {
 
     #[test]
     fn a_fault_is_one_line_whatever_its_message() {
-        let text = line(
-            Some("index\nout of \x1b[31mbounds"),
-            Some("src/a.rs:1:2".to_owned()),
-        );
+        let text = line(Some("index\nout of \x1b[31mbounds"), Some("src/a.rs:1:2"));
         assert!(!text.chars().any(char::is_control), "{text:?}");
         assert!(text.contains("src/a.rs:1:2: index"), "{text}");
     }

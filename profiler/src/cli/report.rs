@@ -225,6 +225,12 @@ fn remark(remark: &Remark) -> String {
              kernel.perf_event_paranoid = 1"
                 .to_owned()
         }
+        Remark::KernelStacksFailed(count) => {
+            format!("the kernel's part of {} could not be read", counted(*count, "stack"))
+        }
+        Remark::NoRoomForRows(count) => {
+            format!("stacks through {} break off: too large, or too many", counted(*count, "file"))
+        }
         Remark::ChildrenNotRecorded(pids) => {
             let shown: Vec<String> = pids.iter().take(3).map(ToString::to_string).collect();
             let more = if pids.len() > 3 { ", …" } else { "" };

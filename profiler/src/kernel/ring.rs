@@ -148,9 +148,9 @@ mod tests {
         let counts = std::mem::offset_of!(SampleHeader, native_words);
         bytes[counts..counts + 2].copy_from_slice(&native.to_ne_bytes());
         bytes[counts + 4..counts + 6].copy_from_slice(&kernel.to_ne_bytes());
-        words
-            .iter()
-            .for_each(|word| bytes.extend(word.to_ne_bytes()));
+        for word in words {
+            bytes.extend(word.to_ne_bytes());
+        }
         bytes
     }
 

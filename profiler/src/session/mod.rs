@@ -1,6 +1,7 @@
 //! One recording, from attach to profile: the only module that knows all stages.
 
 mod error;
+mod finish;
 mod limits;
 mod record;
 mod settings;

@@ -19,17 +19,13 @@ use tokio::{
 };
 
 use super::{
-    BpfStats, Progress, RecordSettings, Recording, Remark, SampledEvent, SessionError, StopReason,
-    Summary, TargetSummary, Throttling, limits, targets::Targets,
+    Progress, RecordSettings, Recording, SessionError, StopReason, limits, targets::Targets,
 };
 use crate::{
-    kernel::{
-        Counters, Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing,
-        SamplingEvents,
-    },
-    model::{KtimeNs, Pid, ResolveMiss, ResolvedStack, StackEnd, ThreadName, Tid, UnwoundStack},
+    kernel::{Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing, SamplingEvents},
+    model::{KtimeNs, Pid, ResolvedStack, StackEnd, ThreadName, Tid, UnwoundStack},
     process::{Children, Target, launch::HELPER_NAME},
-    profile::{Aggregator, Profile},
+    profile::Aggregator,
     symbols::{Resolver, perf_map::PerfMapWatch},
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
 };
@@ -40,16 +36,8 @@ const TURN: Duration = Duration::from_millis(100);
 const DRAIN_MAX: usize = 16_384;
 /// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
 const SLOW_TURNS: u32 = 5;
-/// How long names may take to arrive after the recording.
-const NAMES_PATIENCE: Duration = Duration::from_secs(10);
-/// A deviation of the real sampling rate from the one asked for that is not told: CPU times are known to some percent.
-const RATE_TOLERANCE: f64 = 0.1;
-/// The same when the kernel says that it paused sampling.
-const RATE_TOLERANCE_PAUSED: f64 = 0.03;
-/// Standard deviations by which the number of samples may differ from the one expected.
-const RATE_DEVIATIONS: f64 = 4.0;
-/// CPU time of the targets from which on the real rate can be told: it is counted in steps of 10 ms.
-const RATE_KNOWN_AFTER: Duration = Duration::from_secs(1);
+/// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later.
+const TABLES_PATIENCE: Duration = Duration::from_millis(150);
 
 /// Samples the targets until `stop`, the end of the duration, or the exit of the last of them.
 ///
@@ -65,7 +53,9 @@ pub async fn record(
     progress.send_replace(Progress::default());
     let end = settings
         .duration
-        .map(|duration| tokio::time::Instant::from_std(began + duration));
+        // Later than the clock can tell: never.
+        .and_then(|duration| began.checked_add(duration))
+        .map(tokio::time::Instant::from_std);
     let mut stop = pin!(stop);
     let mut exits = session.exits()?;
     let mut turns = interval(TURN);
@@ -142,30 +132,30 @@ fn readable<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
 }
 
 /// Everything that a recording holds.
-struct Session {
-    targets: Targets,
-    kernel: KernelSide,
-    events: SamplingEvents,
-    ring: AsyncFd<SampleRing>,
-    builder: TableBuilder,
-    resolver: Resolver,
-    aggregator: Aggregator,
-    watch: Option<PerfMapWatch>,
-    maps_changed: bool,
-    limits_before: Option<RateLimits>,
-    throttle_records: u64,
-    finished_in_user_space: u64,
+pub(super) struct Session {
+    pub(super) targets: Targets,
+    pub(super) kernel: KernelSide,
+    pub(super) events: SamplingEvents,
+    pub(super) ring: AsyncFd<SampleRing>,
+    pub(super) builder: TableBuilder,
+    pub(super) resolver: Resolver,
+    pub(super) aggregator: Aggregator,
+    pub(super) watch: Option<PerfMapWatch>,
+    pub(super) maps_changed: bool,
+    pub(super) limits_before: Option<RateLimits>,
+    pub(super) throttle_records: u64,
+    pub(super) finished_in_user_space: u64,
     /// A target is a command of ours that waits for its beginning.
-    launched: bool,
-    children: Children,
-    buffers: Buffers,
+    pub(super) launched: bool,
+    pub(super) children: Children,
+    pub(super) buffers: Buffers,
 }
 
 /// One of each, used for all samples.
-struct Buffers {
-    unwound: UnwoundStack,
-    resolved: ResolvedStack,
-    unfinished: Vec<Box<UnfinishedWalk>>,
+pub(super) struct Buffers {
+    pub(super) unwound: UnwoundStack,
+    pub(super) resolved: ResolvedStack,
+    pub(super) unfinished: Vec<UnfinishedWalk>,
 }
 
 impl Session {
@@ -184,6 +174,7 @@ impl Session {
             TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
         let mut resolver = Resolver::start().map_err(SessionError::system("starting a thread"))?;
         targets.introduce(&builder, &mut resolver);
+        builder.settle(TABLES_PATIENCE);
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
         let limits_before = RateLimits::read().ok();
@@ -219,10 +210,10 @@ impl Session {
     }
 
     /// One turn: what happened, then the samples, then their names.
-    fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
+        self.targets.note_cpu_time();
         self.follow();
         self.targets.catch_up(&self.builder, &mut self.resolver);
-        self.targets.note_cpu_time();
         if std::mem::take(&mut self.maps_changed) || self.watch.is_none() {
             self.resolver.refresh_perf_maps();
         }
@@ -295,7 +286,7 @@ impl Session {
                 return;
             }
             if let Some(walk) = UnfinishedWalk::of(sample) {
-                unfinished.push(Box::new(walk));
+                unfinished.push(walk);
                 return;
             }
             merge(sample, unwound);
@@ -328,7 +319,7 @@ impl Session {
             }
         }
         for walk in std::mem::take(&mut self.buffers.unfinished) {
-            if let Err(walk) = self.builder.finish_walk(walk) {
+            if let Err(walk) = self.builder.finish_walk(Box::new(walk)) {
                 // The queue is full: the stack counts as it is, and its end says why it is short.
                 self.add_finished(&walk.stack);
             }
@@ -365,124 +356,6 @@ impl Session {
             hottest: self.aggregator.hottest_python(self.resolver.locations()),
         });
     }
-
-    /// Stops sampling, works off what is waiting, and adds up.
-    fn finish(
-        mut self,
-        settings: &RecordSettings,
-        stop: StopReason,
-        elapsed: Duration,
-    ) -> Recording {
-        self.events.stop();
-        self.targets.note_cpu_time();
-        self.resolver.refresh_perf_maps();
-        self.turn();
-        let counters = self.kernel.counters().unwrap_or_default();
-        let bpf = settings.bpf_stats.then(|| self.bpf_stats(&counters));
-        let throttling = self.throttling(settings, &counters);
-        let mut late = Vec::new();
-        let built = self.builder.end(|stack| late.push(stack));
-        tracing::debug!("{built:?}");
-        for stack in &late {
-            self.finished_in_user_space += u64::from(stack.end.is_complete());
-            self.resolver.resolve(stack, &mut self.buffers.resolved);
-            self.aggregator.add(&self.buffers.resolved);
-        }
-        let targets = self.targets.facts();
-        let targets: Vec<_> = targets
-            .into_iter()
-            .map(|facts| TargetSummary {
-                pid: facts.pid,
-                command: facts.command,
-                python: facts.python,
-                cpu_time: facts.cpu_time,
-                names: self.resolver.diagnosis(facts.pid),
-            })
-            .collect();
-        let refusals = self.resolver.complaints();
-        let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
-        profile.quality.ring_full = counters.ring_full;
-        profile.quality.finished_in_user_space = self.finished_in_user_space;
-        profile.process_names = targets
-            .iter()
-            .map(|target: &TargetSummary| (target.pid, target.command.clone()))
-            .collect();
-        let mut remarks = Vec::new();
-        if has_hidden_kernel_names(&profile) {
-            remarks.push(Remark::KernelNamesHidden);
-        }
-        let children: Vec<Pid> = self.children.pythons().collect();
-        if !children.is_empty() {
-            remarks.push(Remark::ChildrenNotRecorded(children));
-        }
-        let event = if self.events.is_hardware() {
-            SampledEvent::Cycles
-        } else {
-            SampledEvent::CpuClock
-        };
-        let summary = Summary {
-            targets,
-            stop,
-            elapsed,
-            frequency: settings.frequency,
-            event,
-            throttling,
-            refusals,
-            remarks,
-            bpf,
-        };
-        Recording { profile, summary }
-    }
-
-    fn bpf_stats(&self, counters: &Counters) -> BpfStats {
-        let stats = self.kernel.program_stats().unwrap_or_default();
-        BpfStats {
-            runs: stats.runs,
-            run_time_ns: stats.run_time_ns,
-            frames: counters.frames,
-            samples: counters.samples,
-            stack_copies: counters.stack_copies,
-            verified_instructions: stats.verified_instructions,
-        }
-    }
-
-    /// Whether the kernel took fewer samples than it was asked for, judged by the CPU time that the targets used.
-    fn throttling(&self, settings: &RecordSettings, counters: &Counters) -> Option<Throttling> {
-        let cpu_time: Duration = self
-            .targets
-            .facts()
-            .iter()
-            .map(|facts| facts.cpu_time)
-            .sum();
-        let before = self.limits_before?;
-        let after = RateLimits::read().ok()?;
-        let effective_hz = (cpu_time >= RATE_KNOWN_AFTER)
-            .then(|| counters.samples as f64 / cpu_time.as_secs_f64());
-        let tolerance = if self.throttle_records > 0 {
-            RATE_TOLERANCE_PAUSED
-        } else {
-            RATE_TOLERANCE
-        };
-        let expected = f64::from(settings.frequency.0) * cpu_time.as_secs_f64();
-        // Which of the clock's ticks meet the target is chance.
-        let fewest = expected * (1.0 - tolerance) - RATE_DEVIATIONS * expected.sqrt();
-        let slower = effective_hz.is_some() && (counters.samples as f64) < fewest;
-        let lowered = after.max_sample_rate < before.max_sample_rate;
-        (slower || lowered).then_some(Throttling {
-            throttle_records: self.throttle_records,
-            max_sample_rate_before: before.max_sample_rate,
-            max_sample_rate_after: after.max_sample_rate,
-            effective_hz,
-        })
-    }
-}
-
-/// Kernel functions were seen, but the kernel hides where they are.
-fn has_hidden_kernel_names(profile: &Profile) -> bool {
-    let frames = profile.locations.locations.iter().flat_map(|it| &it.frames);
-    frames
-        .into_iter()
-        .any(|frame| frame.miss == Some(ResolveMiss::KernelSymbols))
 }
 
 impl Buffers {

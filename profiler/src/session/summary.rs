@@ -60,6 +60,10 @@ pub struct Throttling {
 pub enum Remark {
     /// Kernel frames have no names: the kernel shows its symbols to `CAP_SYSLOG` only.
     KernelNamesHidden,
+    /// The kernel part of so many stacks could not be read.
+    KernelStacksFailed(u64),
+    /// So many mapped files have unwind rows beyond what there is room for.
+    NoRoomForRows(u64),
     /// These processes, started by a target, ran Python and were not recorded.
     ChildrenNotRecorded(Vec<Pid>),
 }

@@ -35,6 +35,7 @@ pub(super) enum LocationKey {
 
 /// What a location is, name or not.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "four independent facts")]
 pub(super) struct Traits {
     /// A Python function.
     pub(super) is_python: bool,

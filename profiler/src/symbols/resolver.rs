@@ -121,7 +121,7 @@ impl Resolver {
             _ if mapping.may_hold_jit_code() => return None,
             MappingKind::File { .. } => open_mapped(pid, mapping)
                 .inspect_err(|error| {
-                    tracing::debug!("no symbols for a mapping of pid {pid}: {error}")
+                    tracing::debug!("no symbols for a mapping of pid {pid}: {error}");
                 })
                 .ok()?,
             MappingKind::Vdso => vdso_file().ok()?,
@@ -245,13 +245,10 @@ impl Resolver {
                     } else {
                         ResolveMiss::NoMapping
                     };
-                    match process.name_of(at) {
-                        Some(frame) => self.locations.intern_frame(frame),
-                        None => {
-                            named = false;
-                            self.locations.intern_frame(unknown_frame(miss))
-                        }
-                    }
+                    let frame = process.name_of(at);
+                    named = frame.is_some();
+                    self.locations
+                        .intern_frame(frame.unwrap_or_else(|| unknown_frame(miss)))
                 }
             };
         process.remember(at, id, named);

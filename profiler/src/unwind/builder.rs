@@ -73,6 +73,8 @@ pub(super) enum Command {
     Mappings(Pid),
     /// Go on with a walk.
     Finish(Box<UnfinishedWalk>),
+    /// Say when everything before is done.
+    Settled(SyncSender<()>),
     /// Stop sampling a process.
     Forget(Pid),
 }
@@ -143,7 +145,7 @@ impl TableBuilder {
         self.send(Command::Finish(walk))
             .map_err(|command| match command {
                 Command::Finish(walk) => walk,
-                Command::Mappings(_) | Command::Forget(_) => {
+                Command::Mappings(_) | Command::Forget(_) | Command::Settled(_) => {
                     unreachable!("only walks are sent here")
                 }
             })
@@ -155,15 +157,20 @@ impl TableBuilder {
     }
 
     fn send(&self, command: Command) -> Result<(), Command> {
-        match self
-            .commands
-            .as_ref()
-            .map(|commands| commands.try_send(command))
-        {
-            None | Some(Ok(())) => Ok(()),
-            Some(Err(TrySendError::Full(command) | TrySendError::Disconnected(command))) => {
-                Err(command)
-            }
+        let Some(commands) = &self.commands else {
+            return Err(command);
+        };
+        commands
+            .try_send(command)
+            .map_err(|(TrySendError::Full(command) | TrySendError::Disconnected(command))| command)
+    }
+
+    /// Waits until everything sent before has been worked off, at most `patience`.
+    pub fn settle(&self, patience: Duration) {
+        let (done, settled) = sync_channel(1);
+        if self.send(Command::Settled(done)).is_ok() {
+            // Late is no failure: walks that need a missing table are finished afterwards.
+            let _ = settled.recv_timeout(patience);
         }
     }
 

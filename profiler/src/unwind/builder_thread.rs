@@ -100,6 +100,7 @@ impl Builder {
                     // Nobody listens any more: the recording is over.
                     let _ = self.results.send(stack);
                 }
+                Command::Settled(done) => _ = done.try_send(()),
                 Command::Forget(pid) => {
                     self.processes.remove(&pid);
                     self.tables.forget(pid);
@@ -120,20 +121,14 @@ impl Builder {
         process.memory = None;
         let mut pending = Vec::new();
         for mapping in mappings {
-            let entry = match process.known.get(&Known::of(mapping)) {
-                // The end may have moved: anonymous memory grows, files are unmapped in part.
-                Some(known) => MappingEntry {
-                    end: mapping.end.0,
-                    ..*known
-                },
-                None => {
-                    let entry = plain_entry(mapping);
-                    if entry.kind == mapping_kind::PENDING {
-                        pending.push((process.entries.len(), mapping));
-                    }
-                    entry
-                }
-            };
+            let mut entry = plain_entry(mapping);
+            if let Some(known) = process.known.get(&Known::of(mapping)) {
+                entry = *known;
+                // It may have moved: anonymous memory grows, files are unmapped in part.
+                entry.end = mapping.end.0;
+            } else if entry.kind == mapping_kind::PENDING {
+                pending.push((process.entries.len(), mapping));
+            }
             process.entries.push(entry);
         }
         self.publish(pid, &process.entries);
@@ -164,7 +159,6 @@ impl Builder {
 
     fn publish(&mut self, pid: Pid, entries: &[MappingEntry]) {
         let kept = most_useful(entries);
-        self.stats.mappings_refused += (entries.len() - kept.len()) as u64;
         match self.tables.publish(pid, &kept) {
             Ok(refused) => self.stats.mappings_refused += refused as u64,
             Err(error) => tracing::warn!("pid {pid}: {error}"),
@@ -239,6 +233,12 @@ impl Builder {
                         name.escape_debug()
                     );
                 }
+                self.stats.mappings_refused += 1;
+            }
+            let stats = &compiled.table.stats;
+            let dropped = stats.dropped_rows + stats.dropped_rules;
+            if dropped > 0 {
+                tracing::debug!("{name}: {dropped} rows are past the limits and were left out");
                 self.stats.mappings_refused += 1;
             }
             let code = compiled.segments.iter().filter(|it| it.executable);

@@ -44,7 +44,10 @@ pub struct UnwindTables {
     rules: FxHashMap<UnwindRule, u32>,
     slots: FxHashMap<Pid, u32>,
     free: VecDeque<(u32, Option<Instant>)>,
+    generation: u32,
     scratch: Vec<u32>,
+    /// The list being written; 20 KiB.
+    list: Box<ProcessMappings>,
 }
 
 impl std::fmt::Debug for UnwindTables {
@@ -72,7 +75,9 @@ impl UnwindTables {
             rules,
             slots: FxHashMap::default(),
             free,
+            generation: 1,
             scratch: Vec::new(),
+            list: Box::new(ProcessMappings::EMPTY),
         }
     }
 
@@ -146,23 +151,18 @@ impl UnwindTables {
         let in_user_half = entries.partition_point(|entry| entry.begin < NO_MAPPING);
         let entries = &entries[..in_user_half];
         let kept = entries.len().min(MAPPINGS_MAX);
-        let unused = MappingEntry {
-            begin: NO_MAPPING,
-            ..MappingEntry::default()
-        };
-        // 20 KiB: on the heap, where a thread's stack need not hold it.
-        let mut mappings = Box::new(ProcessMappings {
-            count: kept as u32,
-            reserved: 0,
-            entries: [unused; MAPPINGS_MAX],
-        });
+        let mappings = &mut *self.list;
+        mappings.count = kept as u32;
+        mappings.generation = self.generation;
+        mappings.entries[kept..].fill(MappingEntry::UNUSED);
+        self.generation += 1;
         mappings.entries[..kept].copy_from_slice(&entries[..kept]);
         let slot = self
             .take_slot()
             .ok_or(KernelError::TooManyProcesses { pid })?;
         self.maps
             .mappings
-            .write(slot as usize, std::slice::from_ref(&*mappings))
+            .write(slot as usize, std::slice::from_ref(&*self.list))
             .map_err(|source| KernelError::System {
                 call: "writing mappings",
                 source,
