@@ -68,10 +68,10 @@ fn main() -> ExitCode {
         trial("a_map_without_a_name_is_read", deleted_map),
         trial("a_link_in_the_place_of_a_map_is_not_followed", linked_map),
         trial("mappings_without_end_cost_no_time", || {
-            hostile(&["-c", MAPPINGS_WITHOUT_END, "/tmp"])
+            hostile(&["-c", MAPPINGS_WITHOUT_END, "/tmp"]);
         }),
         trial("maps_without_end_cost_no_time", || {
-            hostile(&["-X", "perf", "-c", MAPS_WITHOUT_END])
+            hostile(&["-X", "perf", "-c", MAPS_WITHOUT_END]);
         }),
         trial("programs_without_end_cost_no_time", programs_without_end),
     ];

@@ -132,6 +132,11 @@ impl Builder {
             process.entries.push(entry);
         }
         self.publish(pid, &process.entries);
+        // The program first, then about as they were loaded: the kernel gives out addresses downwards. What a process
+        // began with is needed by every stack.
+        if let [_program, others @ ..] = pending.as_mut_slice() {
+            others.reverse();
+        }
         let mut published = Instant::now();
         for (index, mapping) in &pending {
             if !self.may_build() {
