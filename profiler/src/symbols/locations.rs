@@ -161,6 +161,22 @@ impl Locations {
     }
 }
 
+/// What is shown for code that nothing names.
+pub(super) fn unknown_frame(miss: ResolveMiss) -> Frame {
+    let (kind, name) = match miss {
+        ResolveMiss::NotInPerfMap => (FrameKind::Jit, "[code without a name]"),
+        _ => (FrameKind::Native, "[unknown]"),
+    };
+    Frame {
+        kind,
+        name: name.into(),
+        file: None,
+        line: None,
+        module: None,
+        miss: Some(miss),
+    }
+}
+
 fn name_bytes(frame: &Frame) -> usize {
     frame.name.len() + frame.file.as_deref().map_or(0, str::len)
 }

@@ -20,7 +20,7 @@ const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 /// Index in `Resolver::modules`.
 pub(super) type ModuleIndex = u32;
 
-/// Counts of one process's samples, for [`diagnose`].
+/// Counts of one process's samples, for [`diagnose`](super::diagnose).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) trampoline_frames: u64,

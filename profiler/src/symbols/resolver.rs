@@ -17,7 +17,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{
     MapState, Module, ModuleKind, NameDiagnosis, NameFacts, NativeOptions, NativeSymbolizer, Place,
     Request, diagnose,
-    locations::{LocationKey, Locations},
+    locations::{LocationKey, Locations, unknown_frame},
     perf_map::PerfMapState,
     process::{Counts, ModuleIndex, Process, SampleTraits},
 };
@@ -392,21 +392,6 @@ impl Resolver {
 fn modules_max() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     MODULES_MAX.min(usize::try_from(files / 2).unwrap_or(MODULES_MAX))
-}
-
-fn unknown_frame(miss: ResolveMiss) -> Frame {
-    let (kind, name) = match miss {
-        ResolveMiss::NotInPerfMap => (FrameKind::Jit, "[code without a name]"),
-        _ => (FrameKind::Native, "[unknown]"),
-    };
-    Frame {
-        kind,
-        name: name.into(),
-        file: None,
-        line: None,
-        module: None,
-        miss: Some(miss),
-    }
 }
 
 fn is_same_file(a: &Mapping, b: &Mapping) -> bool {

@@ -180,7 +180,7 @@ impl TableBuilder {
     }
 
     /// Works off what is queued, makes no more rows, and ends the thread; `each` gets the walks that were still in it.
-    /// Takes [`END_PATIENCE`] at most: a thread that is busy with a huge file until then is left to itself.
+    /// Takes two seconds at most: a thread that is busy with a huge file until then is left to itself.
     pub fn end(mut self, mut each: impl FnMut(UnwoundStack)) -> BuilderStats {
         self.shared.is_ending.store(true, Ordering::Relaxed);
         self.commands = None;

@@ -1,8 +1,6 @@
 //! What the thread of [`TableBuilder`](super::TableBuilder) does: opens files, makes their rows, goes on with walks.
 
 use std::{
-    borrow::Cow,
-    cmp::Reverse,
     fs::File,
     os::unix::fs::FileExt as _,
     panic::catch_unwind,
@@ -14,13 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler_common::unwind_row::{MAPPINGS_MAX, MappingEntry, mapping_kind};
+use profiler_common::unwind_row::{MappingEntry, PAGE_BYTES, mapping_kind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CODE_BEFORE, CodeBytes, LoadedTable, RuleLookup, Segment, UnwindError, UnwindTables,
     builder::{BuilderStats, Command, Shared, UnfinishedWalk},
-    compile_file, finish, segments_bias, trampoline_rule,
+    compile_file, finish, segments_bias,
+    table::most_useful,
+    trampoline_rule,
 };
 use crate::{
     model::{Avma, CodeAddress, Pid, StackCopy, UnwoundStack},
@@ -300,28 +300,6 @@ impl Known {
     }
 }
 
-/// As many entries as the kernel side can search, by address. Where there are more, those are kept through which a walk
-/// gets somewhere: walks that meet any other are finished in user space, which knows all of them.
-fn most_useful(entries: &[MappingEntry]) -> Cow<'_, [MappingEntry]> {
-    if entries.len() <= MAPPINGS_MAX {
-        return Cow::Borrowed(entries);
-    }
-    let rank = |entry: &MappingEntry| {
-        let kind = match entry.kind {
-            mapping_kind::ROWS => 0,
-            mapping_kind::ANONYMOUS => 1,
-            mapping_kind::PENDING => 2,
-            _ => 3,
-        };
-        (kind, Reverse(entry.end - entry.begin))
-    };
-    let mut kept = entries.to_vec();
-    kept.sort_by_key(rank);
-    kept.truncate(MAPPINGS_MAX);
-    kept.sort_unstable_by_key(|entry| entry.begin);
-    Cow::Owned(kept)
-}
-
 /// What can be said of a mapping without opening its file.
 fn plain_entry(mapping: &Mapping) -> MappingEntry {
     let kind = match mapping.kind {
@@ -371,9 +349,11 @@ fn look_up(
 fn code_around(memory: Option<&File>, ip: Avma) -> CodeBytes {
     let mut bytes = CodeBytes::default();
     if let Some(memory) = memory {
-        // The part before may lie in front of the mapping.
         let (before, after) = bytes.split_at_mut(CODE_BEFORE);
-        let _ = memory.read_exact_at(before, ip.0.wrapping_sub(CODE_BEFORE as u64));
+        // The part before may lie in front of the mapping: the first trampoline stands at its very beginning.
+        let in_page = (ip.0 % PAGE_BYTES) as usize;
+        let before = &mut before[CODE_BEFORE.saturating_sub(in_page)..];
+        let _ = memory.read_exact_at(before, ip.0.wrapping_sub(before.len() as u64));
         let _ = memory.read_exact_at(after, ip.0);
     }
     bytes
@@ -384,23 +364,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_too_many_mappings_those_with_rows_stay() {
-        let entry = |index: usize, kind| MappingEntry {
-            begin: index as u64 * 0x2000,
-            end: index as u64 * 0x2000 + 0x1000,
-            kind,
-            ..MappingEntry::default()
-        };
-        let mut entries: Vec<_> = (0..2 * MAPPINGS_MAX)
-            .map(|index| entry(index, mapping_kind::NO_ROWS))
-            .collect();
-        entries[MAPPINGS_MAX + 7].kind = mapping_kind::ROWS;
-        entries[MAPPINGS_MAX + 3].kind = mapping_kind::ANONYMOUS;
-        let kept = most_useful(&entries);
-        assert_eq!(kept.len(), MAPPINGS_MAX);
-        let has = |kind| kept.iter().any(|entry| entry.kind == kind);
-        assert!(has(mapping_kind::ROWS) && has(mapping_kind::ANONYMOUS));
-        assert!(kept.is_sorted_by_key(|entry| entry.begin));
-        assert_eq!(most_useful(&entries[..9]).len(), 9);
+    fn code_at_the_beginning_of_its_mapping_is_read() {
+        use std::io::Write as _;
+        // A file stands for the process's memory; in front of it there is nothing at all.
+        let mut memory = tempfile::tempfile().unwrap();
+        memory.write_all(&[0xcc; 64]).unwrap();
+        let bytes = code_around(Some(&memory), Avma(5));
+        assert_eq!(bytes[CODE_BEFORE - 5..CODE_BEFORE + 8], [0xcc; 13]);
+        assert!(bytes[..CODE_BEFORE - 5].iter().all(|&byte| byte == 0));
     }
 }
