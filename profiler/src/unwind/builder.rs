@@ -39,6 +39,7 @@ pub struct UnfinishedWalk {
     bp: u64,
     saved: [SavedRegister; 5],
     is_leaf: bool,
+    begin: u64,
     bytes: Box<[u8]>,
 }
 
@@ -51,6 +52,7 @@ impl UnfinishedWalk {
             bp,
             saved,
             is_leaf,
+            begin,
             stack: bytes,
         } = sample.unfinished?;
         let mut stack = UnwoundStack::empty();
@@ -62,6 +64,7 @@ impl UnfinishedWalk {
             bp,
             saved,
             is_leaf,
+            begin,
             bytes: bytes.into(),
         })
     }
@@ -359,6 +362,7 @@ impl Builder {
             bp,
             saved,
             is_leaf,
+            begin,
             bytes,
         } = walk;
         let Some(process) = self.processes.get_mut(&stack.pid) else {
@@ -374,6 +378,7 @@ impl Builder {
             bp,
             saved,
             is_leaf,
+            begin,
             stack: &bytes,
         };
         let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);
