@@ -41,8 +41,10 @@ const DRAIN_MAX: usize = 16_384;
 const SLOW_TURNS: u32 = 5;
 /// How long names may take to arrive after the recording.
 const NAMES_PATIENCE: Duration = Duration::from_secs(10);
-/// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later.
-const TABLES_PATIENCE: Duration = Duration::from_millis(150);
+/// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later,
+/// from a copy of 16 KiB, and those that are deeper are cut short. Tables of Python alone take some 20 ms, with numpy
+/// 150 ms; longer on a busy machine.
+const TABLES_PATIENCE: Duration = Duration::from_secs(3);
 /// A deviation of the real sampling rate from the one asked for that is not told: CPU times are known to some percent.
 const RATE_TOLERANCE: f64 = 0.1;
 /// The same when the kernel says that it paused sampling.
@@ -184,6 +186,7 @@ impl Session {
             .map_err(SessionError::system("watching the sample buffer"))?;
         let limits_before = RateLimits::read().ok();
         let events = kernel.attach(settings.frequency)?;
+        targets.begin();
         let watch = watch_maps(&targets);
         Ok(Self {
             targets,

@@ -84,6 +84,13 @@ impl Targets {
         }
     }
 
+    /// Sampling begins: CPU time counts from here on.
+    pub(super) fn begin(&mut self) {
+        for entry in self.followed.values_mut() {
+            entry.cpu_at_start = entry.target.cpu_time();
+        }
+    }
+
     /// Is one of ours.
     pub(super) fn contains(&self, pid: Pid) -> bool {
         self.followed.contains_key(&pid)
