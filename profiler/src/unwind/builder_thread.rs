@@ -261,6 +261,7 @@ impl Builder {
             bp,
             saved,
             is_leaf,
+            begin,
             bytes,
         } = walk;
         let Some(process) = self.processes.get_mut(&stack.pid) else {
@@ -276,6 +277,7 @@ impl Builder {
             bp,
             saved,
             is_leaf,
+            begin,
             stack: &bytes,
         };
         let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);
