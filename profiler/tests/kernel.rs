@@ -13,6 +13,10 @@ use std::process::ExitCode;
 
 use libtest_mimic::Arguments;
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "all trials are of one type, and some of them can be skipped"
+)]
 #[path = "kernel/mod.rs"]
 mod suite;
 

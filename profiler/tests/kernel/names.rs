@@ -98,7 +98,7 @@ fn titles(svg: &str) -> Vec<String> {
                 in_title = false;
             }
             Event::Text(text) if in_title => {
-                titles.last_mut().unwrap().push_str(&text.decode().unwrap())
+                titles.last_mut().unwrap().push_str(&text.decode().unwrap());
             }
             Event::GeneralRef(entity) if in_title => {
                 let entity = format!("&{};", entity.decode().unwrap());

@@ -80,12 +80,12 @@ fn truth(python: &Python) -> Verdict {
 
 /// Total variation distance, with one more function for all that is not named.
 fn distance(truth: &BTreeMap<String, f64>, measured: impl Fn(&str) -> f64) -> f64 {
-    let errors: Vec<f64> = truth
+    let mut errors: Vec<f64> = truth
         .iter()
         .map(|(name, share)| measured(name) - share)
         .collect();
-    let rest: f64 = errors.iter().sum();
-    (errors.iter().map(|error| error.abs()).sum::<f64>() + rest.abs()) / 2.0
+    errors.push(-errors.iter().sum::<f64>());
+    errors.iter().map(|error| error.abs()).sum::<f64>() / 2.0
 }
 
 /// The functions of one part of the program's JSON.
