@@ -3,9 +3,9 @@
 use std::{io, process::ExitCode};
 
 use crate::{
-    kernel::KernelError,
     privilege::{FeatureError, Obstacle, PrivilegeError},
     process::{TargetError, launch::LaunchError},
+    session::SessionError,
 };
 
 /// Done.
@@ -63,8 +63,8 @@ fn code_of(err: &anyhow::Error) -> u8 {
             return NOT_ALLOWED;
         }
         match cause.downcast_ref() {
-            Some(KernelError::Frequency { .. }) => return USAGE,
-            Some(err) if KernelError::is_refusal(err) => return NOT_ALLOWED,
+            Some(err) if SessionError::is_wrong_usage(err) => return USAGE,
+            Some(err) if SessionError::is_refusal(err) => return NOT_ALLOWED,
             _ => {}
         }
         if let Some(err) = cause.downcast_ref::<LaunchError>() {
@@ -88,7 +88,7 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
-    use crate::{output::OutputError, session::SessionError};
+    use crate::output::OutputError;
 
     #[test]
     fn a_cause_is_told_once() {
@@ -100,25 +100,6 @@ mod tests {
         );
         let err = anyhow!("no such file").context("cannot read x");
         assert_eq!(message(&err), "cannot read x: no such file");
-    }
-
-    #[test]
-    fn what_the_kernel_refuses_is_no_failure_of_the_recording() {
-        let code = |err: KernelError| code_of(&SessionError::from(err).into());
-        let source = || io::Error::from(io::ErrorKind::PermissionDenied);
-        let call = "bpf";
-        let forbidden = KernelError::Forbidden {
-            call,
-            source: source(),
-        };
-        assert_eq!(code(forbidden), NOT_ALLOWED);
-        let frequency = KernelError::Frequency {
-            asked: crate::model::Hz(200_000),
-            limit: 100_000,
-        };
-        assert_eq!(code(frequency), USAGE);
-        let source = source();
-        assert_eq!(code(KernelError::System { call, source }), FAILED);
     }
 
     #[test]

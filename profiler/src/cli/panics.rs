@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::text::{clip, visible};
-use crate::{symbols, unwind};
+use crate::session::CAREFUL_THREADS;
 
 /// A fault of this program. It was told when it happened.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ fn tell(info: &PanicHookInfo<'_>) {
     let place = info.location().map(ToString::to_string);
     let text = line(info.payload_as_str(), place.as_deref());
     // Threads that read hostile files catch their panics: one file less.
-    if [symbols::THREAD_NAME, unwind::THREAD_NAME].contains(&name) {
+    if CAREFUL_THREADS.contains(&name) {
         tracing::debug!("{name}: {text}");
         return;
     }

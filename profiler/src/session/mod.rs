@@ -15,3 +15,6 @@ pub use summary::{
     BpfStats, Progress, Recording, Remark, SampledEvent, StopReason, Summary, TargetSummary,
     Throttling,
 };
+
+/// Names of the threads that read hostile files, and catch the panics this may cause.
+pub const CAREFUL_THREADS: [&str; 2] = [crate::symbols::THREAD_NAME, crate::unwind::THREAD_NAME];
