@@ -11,7 +11,8 @@ use aya_log_ebpf::warn;
 use profiler_common::{
     counters,
     sample::{
-        HEADER_BYTES, KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS, flags,
+        HEADER_BYTES, KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS,
+        flags, stack_copy_begin,
     },
     unwind_row::SAVED_REGISTERS,
 };
@@ -108,13 +109,13 @@ fn saved_registers(state: &mut State) {
     state.header.end_saved_lost = lost;
 }
 
-/// Copies the user stack from where the walk stopped. Returns the number of words.
+/// Copies the user stack from where the walk stopped, with its red zone. Returns the number of words.
 #[inline(always)]
 fn stack_copy(state: &mut State, words: usize) -> usize {
     if words > NATIVE_FRAMES_MAX + KERNEL_FRAMES_MAX {
         return 0;
     }
-    let from = state.header.end_sp & !7;
+    let from = stack_copy_begin(state.header.end_sp);
     let mut copied = 0;
     for chunk in 0..STACK_COPY_BYTES_MAX / COPY_CHUNK {
         let source = from + (chunk * COPY_CHUNK) as u64;

@@ -3,7 +3,9 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use aya::maps::{Map, MapData, RingBuf};
-use profiler_common::sample::{HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags};
+use profiler_common::sample::{
+    HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags, stack_copy_begin,
+};
 
 use super::error::KernelError;
 use crate::model::{
@@ -90,6 +92,7 @@ fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>>
             bp: header.end_bp,
             saved: saved_registers(&header),
             is_leaf: header.flags & flags::END_IS_LEAF != 0,
+            begin: stack_copy_begin(header.end_sp),
             stack: &stack[..stack.len().min(usize::from(header.stack_bytes))],
         }
     });

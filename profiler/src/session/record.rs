@@ -36,8 +36,10 @@ const TURN: Duration = Duration::from_millis(100);
 const DRAIN_MAX: usize = 16_384;
 /// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
 const SLOW_TURNS: u32 = 5;
-/// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later.
-const TABLES_PATIENCE: Duration = Duration::from_millis(150);
+/// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later,
+/// from a copy of 16 KiB, and those that are deeper are cut short. Tables of Python alone take some 20 ms, with numpy
+/// 150 ms; longer on a busy machine.
+const TABLES_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Samples the targets until `stop`, the end of the duration, or the exit of the last of them.
 ///

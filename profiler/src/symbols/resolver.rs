@@ -118,7 +118,6 @@ impl Resolver {
     /// Opens the file of a mapping, or finds it among those open already.
     fn open(&mut self, pid: Pid, mapping: &Mapping, python: &PythonInfo) -> Option<ModuleIndex> {
         let opened = match mapping.kind {
-            _ if mapping.may_hold_jit_code() => return None,
             MappingKind::File { .. } => open_mapped(pid, mapping)
                 .inspect_err(|error| {
                     tracing::debug!("no symbols for a mapping of pid {pid}: {error}");
@@ -127,6 +126,9 @@ impl Resolver {
             MappingKind::Vdso => vdso_file().ok()?,
             MappingKind::Anonymous | MappingKind::Special => return None,
         };
+        if mapping.may_hold_jit_code() && !opened.is_elf() {
+            return None;
+        }
         if let Some(&index) = self.module_ids.get(&opened.identity) {
             return Some(index);
         }

@@ -39,6 +39,7 @@ pub struct UnfinishedWalk {
     pub(super) bp: u64,
     pub(super) saved: [SavedRegister; 5],
     pub(super) is_leaf: bool,
+    pub(super) begin: u64,
     pub(super) bytes: Box<[u8]>,
 }
 
@@ -51,6 +52,7 @@ impl UnfinishedWalk {
             bp,
             saved,
             is_leaf,
+            begin,
             stack: bytes,
         } = sample.unfinished?;
         let mut stack = UnwoundStack::empty();
@@ -62,6 +64,7 @@ impl UnfinishedWalk {
             bp,
             saved,
             is_leaf,
+            begin,
             bytes: bytes.into(),
         })
     }

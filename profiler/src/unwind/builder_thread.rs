@@ -122,11 +122,13 @@ impl Builder {
         let mut pending = Vec::new();
         for mapping in mappings {
             let mut entry = plain_entry(mapping);
+            // A library may have been loaded from memory: until that is known, it is taken for JIT code.
+            let is_file = matches!(mapping.kind, MappingKind::File { .. });
             if let Some(known) = process.known.get(&Known::of(mapping)) {
                 entry = *known;
                 // It may have moved: anonymous memory grows, files are unmapped in part.
                 entry.end = mapping.end.0;
-            } else if entry.kind == mapping_kind::PENDING {
+            } else if entry.kind == mapping_kind::PENDING || is_file {
                 pending.push((process.entries.len(), mapping));
             }
             process.entries.push(entry);
@@ -173,10 +175,13 @@ impl Builder {
     /// The entry of a mapping of a file, whose rows are made if this file was not seen before.
     fn entry_of(&mut self, pid: Pid, mapping: &Mapping) -> MappingEntry {
         let mut entry = plain_entry(mapping);
-        entry.kind = mapping_kind::NO_ROWS;
+        if entry.kind == mapping_kind::PENDING {
+            entry.kind = mapping_kind::NO_ROWS;
+        }
         let opened = match mapping.kind {
             MappingKind::Vdso => None,
             _ => match open_mapped(pid, mapping) {
+                Ok(opened) if mapping.may_hold_jit_code() && !opened.is_elf() => return entry,
                 Ok(opened) => Some(opened),
                 Err(error) => {
                     tracing::debug!("no rows for a mapping of pid {pid}: {error}");
@@ -266,6 +271,7 @@ impl Builder {
             bp,
             saved,
             is_leaf,
+            begin,
             bytes,
         } = walk;
         let Some(process) = self.processes.get_mut(&stack.pid) else {
@@ -281,6 +287,7 @@ impl Builder {
             bp,
             saved,
             is_leaf,
+            begin,
             stack: &bytes,
         };
         let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);
