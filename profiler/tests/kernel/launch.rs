@@ -4,7 +4,7 @@ use std::process::Output;
 
 use super::{
     Python, Test, Verdict,
-    recording::{Recording, pyprof},
+    recording::{Recording, pyprof, remove_map_of_launched},
     scratch, script,
 };
 
@@ -39,6 +39,7 @@ fn launch(python: &Python, options: &[&str], words: &[&str]) -> (Output, Recordi
         .args(words);
     let output = command.output().unwrap();
     let recording = Recording::of(&output, &file);
+    remove_map_of_launched(&recording);
     (output, recording)
 }
 

@@ -267,6 +267,17 @@ impl Recording {
     }
 }
 
+/// Removes the perf map of a command that the program started: only its report says which process that was.
+pub(super) fn remove_map_of_launched(recording: &Recording) {
+    let pid = recording
+        .report
+        .split_once(" of pid ")
+        .map(|(_, rest)| rest);
+    if let Some(pid) = pid.and_then(|rest| rest.split(' ').next()?.parse().ok()) {
+        super::running::remove_perf_map(pid);
+    }
+}
+
 /// The number in front of `words`, written with or without separators.
 pub(super) fn number_before(text: &str, words: &str) -> Option<u64> {
     let before = &text[..text.find(words)?];

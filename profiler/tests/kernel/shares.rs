@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, process::Stdio};
 
 use super::{
     Python, Test, Verdict, note,
-    recording::{Recording, pyprof},
+    recording::{Recording, pyprof, remove_map_of_launched},
     scratch, workload,
 };
 
@@ -40,6 +40,7 @@ fn truth(python: &Python) -> Verdict {
         .output()
         .unwrap();
     let recording = Recording::of(&output, &file);
+    remove_map_of_launched(&recording);
     recording.assert_done(1000).assert_none_lost();
     let said = String::from_utf8(output.stdout).unwrap();
     let (own, inclusive) = said
