@@ -71,17 +71,33 @@ pub(crate) fn start(data: *const bpf_perf_event_data, state: *mut State, target:
             return false;
         };
         let saved = stack + u64::from(global!(TASK_REGS_OFFSET));
-        // SAFETY: as above.
-        let Ok(regs) = (unsafe { bpf_probe_read_kernel(saved as *const pt_regs) }) else {
-            return false;
-        };
-        if regs.cs & 3 != 3 {
+        if !copy_saved(saved, state) && !copy_saved(saved - FRED_PADDING, state) {
             return false;
         }
-        copy(&regs, state);
     }
     usable(state)
 }
+
+/// Takes over the registers saved at an address of the kernel, if they are those of 64-bit user code.
+#[inline(always)]
+fn copy_saved(saved: u64, state: &mut State) -> bool {
+    // SAFETY: a checked read.
+    let Ok(regs) = (unsafe { bpf_probe_read_kernel(saved as *const pt_regs) }) else {
+        return false;
+    };
+    // With FRED, the upper bits say other things.
+    let is_user = regs.cs & 0xffff == USER_CS;
+    if is_user {
+        copy(&regs, state);
+    }
+    is_user
+}
+
+/// `__USER_CS` (arch/x86/include/asm/segment.h).
+const USER_CS: u64 = 0x33;
+/// Kernels with `CONFIG_X86_FRED` leave so much room above the saved registers (`TOP_OF_KERNEL_STACK_PADDING`,
+/// arch/x86/include/asm/thread_info.h, Linux 6.9+).
+const FRED_PADDING: u64 = 16;
 
 /// A user address, and not that of a 32-bit task's zero page.
 #[inline(always)]

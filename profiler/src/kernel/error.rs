@@ -59,6 +59,13 @@ pub enum KernelError {
         #[source]
         source: MapError,
     },
+    /// A distribution's setting that `CAP_PERFMON` does not lift.
+    #[error(
+        "cannot open a sampling event: kernel.perf_event_paranoid is above 2, which only root may pass\n  \
+        Run it as root: sudo pyprof-bpf …\n  \
+        or lower the setting: sudo sysctl kernel.perf_event_paranoid=2"
+    )]
+    Paranoid,
     /// The sampling event could not be opened.
     #[error("cannot open a sampling event: {source}")]
     Event {
@@ -98,7 +105,10 @@ pub enum KernelError {
 impl KernelError {
     /// It is a matter of rights or of the kernel's features, not of this recording.
     pub const fn is_refusal(&self) -> bool {
-        matches!(self, Self::Forbidden { .. } | Self::Unavailable { .. })
+        matches!(
+            self,
+            Self::Forbidden { .. } | Self::Unavailable { .. } | Self::Paranoid
+        )
     }
 
     /// For `map_err`: an error of this map.

@@ -205,8 +205,18 @@ fn refused(source: io::Error, frequency: Hz) -> KernelError {
             asked: frequency,
             limit: limits.max_sample_rate,
         },
+        _ if source.kind() == io::ErrorKind::PermissionDenied && paranoid_level() > 2 => {
+            KernelError::Paranoid
+        }
         _ => KernelError::event(source),
     }
+}
+
+/// `kernel.perf_event_paranoid`, which has a level 3 on Debian, Ubuntu and Android: no perf events but for
+/// `CAP_SYS_ADMIN`.
+fn paranoid_level() -> i32 {
+    let text = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    text.trim().parse().unwrap_or_default()
 }
 
 /// CPUs that are online now.

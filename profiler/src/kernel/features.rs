@@ -10,9 +10,6 @@ const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const KERNEL_STACK_BYTES: u32 = 16384;
 /// `sizeof(struct pt_regs)` on x86-64.
 const PT_REGS_BYTES: u32 = 168;
-/// `TOP_OF_KERNEL_STACK_PADDING` with `CONFIG_X86_FRED` (arch/x86/include/asm/thread_info.h, Linux 6.9+).
-const FRED_PADDING: u32 = 16;
-
 /// For tests: `task-stack` has this program do as on kernels without the helper.
 const USER_REGS_VARIABLE: &str = "PYPROF_BPF_USER_REGS";
 
@@ -72,38 +69,12 @@ impl Features {
         let stack_offset = btf
             .member_offset("task_struct", "stack")
             .ok_or_else(missing)?;
-        // FRED kernels keep a `fred_cs` in their pt_regs and a padding above them.
-        let padding = if btf.has_struct("fred_cs") {
-            fred_padding()
-        } else {
-            0
-        };
-        let regs_offset = KERNEL_STACK_BYTES - PT_REGS_BYTES - padding;
+        let regs_offset = KERNEL_STACK_BYTES - PT_REGS_BYTES;
         Ok(RegistersFrom::TaskStack {
             stack_offset,
             regs_offset,
         })
     }
-}
-
-/// The padding depends on the kernel's configuration, which few systems show; without it, what 6.9+ does by default.
-fn fred_padding() -> u32 {
-    let release = rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned();
-    let boot = fs::read_to_string(format!("/boot/config-{release}"));
-    match boot {
-        Ok(text) if text.lines().any(|line| line == "CONFIG_X86_FRED=y") => FRED_PADDING,
-        Ok(_) => 0,
-        Err(_) if kernel_config_says_no_fred() => 0,
-        Err(_) => FRED_PADDING,
-    }
-}
-
-/// `/proc/config.gz` is compressed; the flag's absence is visible without it, as CPUs' "fred" feature is masked out.
-fn kernel_config_says_no_fred() -> bool {
-    fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| !text.contains(" fred"))
 }
 
 /// Major and minor version of the running kernel.

@@ -61,7 +61,7 @@ impl Session {
         let refusals = self.resolver.complaints();
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
         profile.quality.ring_full = counters.ring_full;
-        profile.quality.not_kept += malformed;
+        profile.quality.not_kept += malformed + built.walks_abandoned;
         profile.quality.finished_in_user_space = self.finished_in_user_space;
         profile.process_names = targets
             .iter()

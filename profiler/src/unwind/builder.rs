@@ -7,7 +7,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel},
     },
     thread::JoinHandle,
@@ -95,6 +95,8 @@ pub struct BuilderStats {
     pub rows: u64,
     /// Mappings left out because a process has too many, or because a map is full.
     pub mappings_refused: u64,
+    /// Walks that were still waiting for their tables when there was no more time.
+    pub walks_abandoned: u64,
 }
 
 /// What both sides of the queue see.
@@ -113,6 +115,8 @@ pub struct TableBuilder {
     commands: Option<SyncSender<Command>>,
     finished: Receiver<UnwoundStack>,
     thread: Option<JoinHandle<BuilderStats>>,
+    /// Walks sent and not yet fetched.
+    outstanding: AtomicU64,
 }
 
 impl TableBuilder {
@@ -130,6 +134,7 @@ impl TableBuilder {
             commands: Some(commands),
             finished,
             thread: Some(thread),
+            outstanding: AtomicU64::new(0),
         })
     }
 
@@ -146,6 +151,7 @@ impl TableBuilder {
     /// Finishes a walk after everything sent before. Given back when the queue is full.
     pub fn finish_walk(&self, walk: Box<UnfinishedWalk>) -> Result<(), Box<UnfinishedWalk>> {
         self.send(Command::Finish(walk))
+            .map(|()| _ = self.outstanding.fetch_add(1, Ordering::Relaxed))
             .map_err(|command| match command {
                 Command::Finish(walk) => walk,
                 Command::Mappings(_) | Command::Forget(_) | Command::Settled(_) => {
@@ -179,7 +185,9 @@ impl TableBuilder {
 
     /// Walks finished since the last call.
     pub fn finished(&self) -> impl Iterator<Item = UnwoundStack> + '_ {
-        self.finished.try_iter()
+        self.finished
+            .try_iter()
+            .inspect(|_| _ = self.outstanding.fetch_sub(1, Ordering::Relaxed))
     }
 
     /// Works off what is queued, makes no more rows, and ends the thread; `each` gets the walks that were still in it.
@@ -191,11 +199,17 @@ impl TableBuilder {
         let left = || until.saturating_duration_since(Instant::now());
         loop {
             match self.finished.recv_timeout(left()) {
-                Ok(stack) => each(stack),
+                Ok(stack) => {
+                    self.outstanding.fetch_sub(1, Ordering::Relaxed);
+                    each(stack);
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     tracing::debug!("unwind tables were still being made");
-                    return BuilderStats::default();
+                    return BuilderStats {
+                        walks_abandoned: self.outstanding.load(Ordering::Relaxed),
+                        ..BuilderStats::default()
+                    };
                 }
             }
         }
