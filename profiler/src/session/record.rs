@@ -152,6 +152,7 @@ struct Session {
     limits_before: Option<RateLimits>,
     throttle_records: u64,
     finished_in_user_space: u64,
+    first_sample: Option<KtimeNs>,
     buffers: Buffers,
 }
 
@@ -195,6 +196,7 @@ impl Session {
             limits_before,
             throttle_records: 0,
             finished_in_user_space: 0,
+            first_sample: None,
             buffers: Buffers::new(),
         })
     }
@@ -253,6 +255,7 @@ impl Session {
             ring,
             resolver,
             aggregator,
+            first_sample,
             buffers,
             ..
         } = self;
@@ -262,6 +265,7 @@ impl Session {
             unfinished,
         } = buffers;
         ring.get_mut().drain(DRAIN_MAX, |sample| {
+            first_sample.get_or_insert(sample.ktime);
             if let Some(walk) = UnfinishedWalk::of(sample) {
                 unfinished.push(Box::new(walk));
                 return;
@@ -400,6 +404,7 @@ impl Session {
             samples: counters.samples,
             stack_copies: counters.stack_copies,
             verified_instructions: stats.verified_instructions,
+            first_sample: self.first_sample,
         }
     }
 
