@@ -89,7 +89,9 @@ async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
     let outputs = Prepared::new(&settings.outputs, pid)?;
     let mut signals = Signals::catch()?;
     let (progress, watched) = watch::channel(Progress::default());
+    // Nobody who watches: then there is nothing to tell.
     let status = if settings.quiet {
+        drop(watched);
         StatusLine::none()
     } else {
         StatusLine::start(watched)

@@ -39,6 +39,8 @@ const TURN: Duration = Duration::from_millis(100);
 const DRAIN_MAX: usize = 16_384;
 /// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
 const SLOW_TURNS: u32 = 5;
+/// After telling how far it is, the session rests from that for so many times as long as it took.
+const TELL_REST: u32 = 200;
 /// How long names may take to arrive after the recording.
 const NAMES_PATIENCE: Duration = Duration::from_secs(10);
 /// A deviation of the real sampling rate from the one asked for that is not told: CPU times are known to some percent.
@@ -153,6 +155,7 @@ struct Session {
     throttle_records: u64,
     finished_in_user_space: u64,
     first_sample: Option<KtimeNs>,
+    tell_from: Duration,
     buffers: Buffers,
 }
 
@@ -197,6 +200,7 @@ impl Session {
             throttle_records: 0,
             finished_in_user_space: 0,
             first_sample: None,
+            tell_from: Duration::ZERO,
             buffers: Buffers::new(),
         })
     }
@@ -320,10 +324,12 @@ impl Session {
         self.targets.revisit(&self.builder, &mut self.resolver);
     }
 
-    fn tell(&self, progress: &watch::Sender<Progress>, elapsed: Duration) {
-        if progress.receiver_count() == 0 {
+    fn tell(&mut self, progress: &watch::Sender<Progress>, elapsed: Duration) {
+        // The hottest function is looked for in all stacks: the more of them there are, the less often.
+        if progress.receiver_count() == 0 || elapsed < self.tell_from {
             return;
         }
+        let began = Instant::now();
         let lost = self
             .kernel
             .counters()
@@ -335,6 +341,7 @@ impl Session {
             lost,
             hottest: self.aggregator.hottest_python(self.resolver.locations()),
         });
+        self.tell_from = elapsed + TELL_REST * began.elapsed();
     }
 
     /// Stops sampling, works off what is waiting, and adds up.

@@ -13,6 +13,7 @@ mod module;
 mod native;
 mod native_thread;
 pub mod perf_map;
+mod process;
 pub mod python_name;
 mod resolver;
 mod symbol_file;

@@ -9,55 +9,34 @@
 //! Gets [`UnwoundStack`]s, gives [`ResolvedStack`]s: addresses become [`LocationId`]s, whose frames are filled in when
 //! their names arrive. Must not know how stacks were found or what becomes of them.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustc_hash::FxHashMap;
 
 use super::{
-    MapState, Module, ModuleKind, NameDiagnosis, NameFacts, NativeOptions, NativeSymbolizer, Place,
-    Request, diagnose,
+    Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
     locations::{LocationKey, Locations},
-    perf_map::{PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState},
-    python_name::frame_from_perf_map_name,
+    process::{ModuleIndex, Process, SampleTraits},
 };
 use crate::{
     model::{
-        Avma, CodeAddress, Frame, FrameKind, LocationId, LocationTable, Pid, ResolveMiss,
-        ResolvedStack, UnwoundStack,
+        Avma, CodeAddress, FileOffset, Frame, FrameKind, LocationId, LocationTable, Pid,
+        ResolveMiss, ResolvedStack, UnwoundStack,
     },
-    process::{
-        FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, open_mapped, vdso_file,
-    },
+    process::{FileIdentity, Mapping, MappingKind, PythonInfo, Target, open_mapped, vdso_file},
 };
 
 /// Addresses remembered of one process; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 
-/// Counts of one process's samples, for [`diagnose`].
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    trampoline_frames: u64,
-    named_frames: u64,
-    interpreter_samples: u64,
-    without_outer_trampoline: u64,
-}
-
-/// What is known of one process.
-struct Process {
-    map: PerfMapFile,
-    map_replacements: u64,
-    map_generation: u64,
-    map_is_open: bool,
-    mappings: ProcessMap,
-    modules: FxHashMap<Avma, ModuleIndex>,
-    python: PythonInfo,
-    cache: FxHashMap<Avma, LocationId>,
-    missed: Vec<Avma>,
-    counts: Counts,
-}
-
-/// Index in [`Resolver::modules`].
-type ModuleIndex = u32;
+/// New places wait for their names until there are so many of them, or for so long: waking the symbolizer's thread for
+/// one address costs more than finding its name.
+const BATCH: usize = 128;
+const BATCH_EVERY: Duration = Duration::from_secs(2);
 
 /// Turns addresses into locations, and sees that these get names.
 pub struct Resolver {
@@ -68,6 +47,7 @@ pub struct Resolver {
     kernel_cache: FxHashMap<Avma, LocationId>,
     locations: Locations,
     waiting: Vec<Request>,
+    handed_over: Option<Instant>,
 }
 
 impl std::fmt::Debug for Resolver {
@@ -89,30 +69,13 @@ impl Resolver {
             kernel_cache: FxHashMap::default(),
             locations: Locations::default(),
             waiting: Vec::new(),
+            handed_over: None,
         })
     }
 
     /// Begins with a process, or begins anew with one that runs another program now. Its perf map is read at once.
     pub fn add_process(&mut self, target: &Target, python: PythonInfo) {
-        let location = PerfMapLocation {
-            directory: target.perf_map_directory(),
-            ns_pid: target.ns_pid,
-            owner_uid: target.uid,
-        };
-        let mut map = PerfMapFile::new(location, PerfMapLimits::default());
-        map.refresh();
-        let process = Process {
-            map_replacements: map.map().replacements(),
-            map_generation: map.map().generation(),
-            map,
-            map_is_open: false,
-            mappings: ProcessMap::default(),
-            modules: FxHashMap::default(),
-            python,
-            cache: FxHashMap::default(),
-            missed: Vec::new(),
-            counts: Counts::default(),
-        };
+        let process = Process::new(target, python);
         self.processes.insert(target.pid, process);
     }
 
@@ -146,8 +109,7 @@ impl Resolver {
         }
         process.modules = modules;
         process.mappings.replace_all(mappings.iter().cloned());
-        process.cache.clear();
-        process.missed.clear();
+        process.forget_addresses();
         self.processes.insert(pid, process);
     }
 
@@ -217,12 +179,30 @@ impl Resolver {
             return;
         };
         let mut sample = SampleTraits::default();
-        for &address in user {
+        let (kernel_frames, map_version) = (resolved.locations.len(), process.map_version());
+        let common = process.recent.in_common(user);
+        let (inner, known) = user.split_at(user.len() - common);
+        for &address in inner {
             let id = self.user_location(&mut process, address);
-            sample.add(self.locations.traits(id), &mut process.counts);
             resolved.locations.push(id);
         }
+        // These look-ups may have read more of the perf map, and so forgotten the stack before.
+        let locations = &mut resolved.locations;
+        if !process.recent.append_outermost(common, locations) {
+            for &address in known {
+                locations.push(self.user_location(&mut process, address));
+            }
+        }
+        let ids = &resolved.locations[kernel_frames..];
+        for &id in ids {
+            sample.add(self.locations.traits(id), &mut process.counts);
+        }
         sample.finish(&mut process.counts);
+        if process.map_version() == map_version {
+            process.recent.replace(common, user, ids);
+        } else {
+            process.recent.clear();
+        }
         self.processes.insert(pid, process);
     }
 
@@ -292,11 +272,7 @@ impl Resolver {
         id
     }
 
-    fn native_location(
-        &mut self,
-        module: ModuleIndex,
-        offset: crate::model::FileOffset,
-    ) -> LocationId {
+    fn native_location(&mut self, module: ModuleIndex, offset: FileOffset) -> LocationId {
         let file = &self.modules[module as usize];
         let (id, is_new) = self
             .locations
@@ -310,13 +286,24 @@ impl Resolver {
         id
     }
 
-    /// Hands new locations to the symbolizer and takes the names that are ready. Never waits.
+    /// Takes the names that are ready, and hands new locations to the symbolizer: the first ones at once, so that it
+    /// reads its files early, then in batches. Never waits.
     pub fn pump(&mut self) {
         for (id, location) in self.native.try_answers() {
             self.locations.name(id, location);
         }
+        let is_due = self
+            .handed_over
+            .is_none_or(|before| before.elapsed() >= BATCH_EVERY);
+        if is_due || self.waiting.len() >= BATCH {
+            self.hand_over();
+        }
+    }
+
+    fn hand_over(&mut self) {
         if !self.waiting.is_empty() {
             self.waiting = self.native.request(std::mem::take(&mut self.waiting));
+            self.handed_over = Some(Instant::now());
         }
     }
 
@@ -327,76 +314,32 @@ impl Resolver {
 
     /// Why a process's Python functions have, or do not have, names.
     pub fn diagnosis(&self, pid: Pid) -> NameDiagnosis {
-        let Some(process) = self.processes.get(&pid) else {
-            return NameDiagnosis::NotPython;
-        };
-        let Counts {
-            trampoline_frames,
-            named_frames,
-            interpreter_samples,
-            without_outer_trampoline,
-        } = process.counts;
-        diagnose(&NameFacts {
-            python: &process.python,
-            map: match process.map.state() {
-                PerfMapState::Missing => MapState::Missing,
-                PerfMapState::Refused(super::perf_map::Refusal::Io { .. }) => MapState::Unreadable,
-                PerfMapState::Refused(_) => MapState::Refused,
-                PerfMapState::Following => MapState::Ok,
-            },
-            map_is_open: process.map_is_open,
-            trampoline_frames,
-            named_frames,
-            interpreter_samples,
-            samples_without_outer_trampoline: without_outer_trampoline,
-        })
-    }
-
-    /// What a process runs.
-    pub fn python(&self, pid: Pid) -> Option<&PythonInfo> {
-        self.processes.get(&pid).map(|process| &process.python)
+        let process = self.processes.get(&pid);
+        process.map_or(NameDiagnosis::NotPython, Process::diagnosis)
     }
 
     /// Perf maps that were refused, and lines in them that could not be used: ready to be shown.
     pub fn complaints(&self) -> Vec<String> {
-        let mut complaints = Vec::new();
-        for process in self.processes.values() {
-            let path = process.map.location().path();
-            if let PerfMapState::Refused(refusal) = process.map.state() {
-                complaints.push(format!("{} was not read: {refusal}", path.display()));
-            }
-            let counters = process.map.map().counters();
-            let (junk, refused) = (counters.junk(), counters.refused);
-            if junk > 0 {
-                complaints.push(format!(
-                    "{}: {junk} lines are not perf-map entries and were skipped",
-                    path.display()
-                ));
-            }
-            if refused > 0 {
-                complaints.push(format!(
-                    "{}: {refused} entries are past the limits and were left out",
-                    path.display()
-                ));
-            }
-        }
+        let processes = self.processes.values();
+        let mut complaints: Vec<String> = processes.flat_map(Process::complaints).collect();
         complaints.sort();
         complaints
     }
 
     /// Waits for the names that are still missing, at most `patience`, and gives the finished table.
     pub fn finish(mut self, patience: Duration) -> LocationTable {
-        let until = std::time::Instant::now() + patience;
+        let until = Instant::now() + patience;
         loop {
             self.pump();
-            if self.waiting.is_empty() || std::time::Instant::now() >= until {
+            self.hand_over();
+            if self.waiting.is_empty() || Instant::now() >= until {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         let finished = self
             .native
-            .finish(until.saturating_duration_since(std::time::Instant::now()));
+            .finish(until.saturating_duration_since(Instant::now()));
         for (id, location) in finished.answers {
             self.locations.name(id, location);
         }
@@ -422,62 +365,6 @@ impl Resolver {
                 miss: Some(ResolveMiss::KernelSymbols),
             },
         })
-    }
-}
-
-impl Process {
-    /// The perf map's name for an address; reads what was added to the map before giving up, since CPython writes the
-    /// line before the first execution (`compile_trampoline`, Python/perf_trampoline.c).
-    fn name_of(&mut self, at: Avma) -> Option<Frame> {
-        if let Some(name) = self.map.map().name_at(at) {
-            return Some(frame_from_perf_map_name(name.bytes));
-        }
-        self.refresh_map();
-        self.map
-            .map()
-            .name_at(at)
-            .map(|name| frame_from_perf_map_name(name.bytes))
-    }
-
-    fn refresh_map(&mut self) {
-        self.map.refresh();
-        let map = self.map.map();
-        if map.replacements() != self.map_replacements {
-            self.cache.clear();
-            self.missed.clear();
-        } else if map.generation() != self.map_generation {
-            for at in self.missed.drain(..) {
-                self.cache.remove(&at);
-            }
-        }
-        self.map_replacements = map.replacements();
-        self.map_generation = map.generation();
-    }
-}
-
-/// What one sample's frames say about names, outermost last.
-#[derive(Default)]
-struct SampleTraits {
-    interpreter: bool,
-    outermost_python_is_root: Option<bool>,
-}
-
-impl SampleTraits {
-    fn add(&mut self, traits: super::locations::Traits, counts: &mut Counts) {
-        counts.named_frames += u64::from(traits.is_python);
-        counts.trampoline_frames += u64::from(traits.is_python || traits.is_unnamed_jit);
-        self.interpreter |= traits.is_interpreter;
-        if traits.is_python || traits.is_unnamed_jit {
-            self.outermost_python_is_root = Some(traits.is_root || traits.is_unnamed_jit);
-        }
-    }
-
-    fn finish(&self, counts: &mut Counts) {
-        if self.interpreter {
-            counts.interpreter_samples += 1;
-            counts.without_outer_trampoline +=
-                u64::from(self.outermost_python_is_root != Some(true));
-        }
     }
 }
 
