@@ -195,7 +195,9 @@ async fn sample(
         threads: settings.threads,
         bpf_stats: settings.bpf_stats,
     };
-    Ok(session::record(wanted, stop, progress).await?)
+    // On a thread that waits for descriptors and timers itself: each turn of the session wakes one thread, not two.
+    let recording = tokio::spawn(session::record(wanted, stop, progress));
+    Ok(recording.await.context("the recording was cut short")??)
 }
 
 /// Writes and reports.

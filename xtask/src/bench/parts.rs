@@ -30,8 +30,15 @@ for line in open('/proc/self/maps'):
     if 'x' in fields[1] and len(fields) == 6 and fields[5][0] == '/':
         print(fields[5].rstrip())
 ";
-/// The files worth a row: parts of their names.
-const FILES: [&str; 4] = ["python", "libc.so", "libcrypto", "openblas"];
+/// The files worth a row: how their names begin.
+const FILES: [&str; 6] = [
+    "libpython3",
+    "python3",
+    "libc.so",
+    "libcrypto",
+    "libopenblas",
+    "libscipy_openblas",
+];
 
 const MAP: &str = "A perf map of 1,000,000 entries";
 const TABLES: &str = "Unwind tables, built from files";
@@ -57,11 +64,17 @@ pub(super) fn measure(python: &Python, table: &mut Table) -> Result<()> {
     let mapped = command::output(Command::new(asked).args(["-c", ASK_FOR_FILES]))?;
     let mut files: Vec<String> = Vec::new();
     for path in mapped.lines() {
-        let name = path.rsplit('/').next().unwrap_or_default();
-        let is_wanted = FILES.iter().any(|part| name.contains(part));
+        let is_wanted = FILES.iter().any(|begin| name_of(path).starts_with(begin));
         if is_wanted && !files.iter().any(|known| known == path) {
             files.push(path.to_owned());
         }
+    }
+    // A program in front of a library holds next to nothing.
+    if files
+        .iter()
+        .any(|path| name_of(path).starts_with("libpython"))
+    {
+        files.retain(|path| !name_of(path).starts_with("python"));
     }
     let (mut cpu, mut text) = (0.0, 0.0);
     for line in example("unwind_table_build", &files)?.lines() {
@@ -81,6 +94,10 @@ pub(super) fn measure(python: &Python, table: &mut Table) -> Result<()> {
     table.add(TABLES, "all of these, text", text, "MiB", None);
     table.add(TABLES, "all of these, CPU", cpu, "ms", None);
     Ok(())
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
 }
 
 /// What an example of the profiler prints.

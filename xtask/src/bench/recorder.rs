@@ -91,20 +91,9 @@ impl Recorder {
         Ok(())
     }
 
-    /// CPU time of its live threads so far, to the nanosecond.
+    /// CPU time of its live threads so far.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
-        let tasks = format!("/proc/{}/task", self.pid);
-        let mut nanoseconds = 0.0;
-        for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
-            // A thread may end between the listing and the look at it.
-            let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-            nanoseconds += text
-                .split(' ')
-                .next()
-                .and_then(|word| word.parse::<f64>().ok())
-                .unwrap_or_default();
-        }
-        Ok(nanoseconds / 1e9)
+        cpu_seconds(self.pid)
     }
 
     /// Sends SIGINT and waits for the end.
@@ -146,6 +135,22 @@ impl Ended {
             .find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
             .with_context(|| format!("the profiler told no `{key}`: {}", self.said.trim_end()))
     }
+}
+
+/// CPU time of all live threads of a process, to the nanosecond.
+pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
+    let tasks = format!("/proc/{pid}/task");
+    let mut nanoseconds = 0.0;
+    for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
+        // A thread may end between the listing and the look at it.
+        let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        let word = text
+            .split(' ')
+            .next()
+            .and_then(|word| word.parse::<f64>().ok());
+        nanoseconds += word.unwrap_or_default();
+    }
+    Ok(nanoseconds / 1e9)
 }
 
 fn line(lines: &mut BufReader<ChildStdout>) -> Result<String> {

@@ -1,20 +1,24 @@
 //! What the profiler itself costs: CPU time, memory, the time to begin and to end.
-//!
-//! A long recording less a short one is what the samples between them cost, without
-//! start-up, names and file.
 
 use std::{thread, time::Duration};
 
 use anyhow::Result;
 
-use super::{Bench, recorder::Ended, table::Table};
+use super::{
+    Bench,
+    recorder::{Ended, cpu_seconds},
+    table::Table,
+};
 use crate::{pythons, workload::Workload};
 
 /// Times everything is measured.
 const TURNS: usize = 3;
-/// Length of the two recordings.
-const SHORT: Duration = Duration::from_secs(2);
-const LONG: Duration = Duration::from_secs(12);
+/// Sampling rate.
+const HZ: u32 = 999;
+/// A recording goes on for so long before its start-up counts as over,
+const BEFORE: Duration = Duration::from_secs(2);
+/// and then for so long.
+const STEADY: Duration = Duration::from_secs(10);
 /// CPU time for a sample, in microseconds, that should do.
 const SAMPLE_GOAL: f64 = 10.0;
 /// The same for memory in MiB, and for times in milliseconds.
@@ -30,32 +34,23 @@ pub(super) fn measure(bench: &Bench, table: &mut Table) -> Result<()> {
         for name in ["demo", "chain"] {
             eprintln!("profiler: turn {} of {TURNS}, {name}", turn + 1);
             let workload = Workload::start(&bench.python, name, &[])?;
-            let short = record(bench, &workload, SHORT)?;
-            let long = record(bench, &workload, LONG)?;
-            let samples = [short.bpf("samples")?, long.bpf("samples")?];
-            let cpu = [short.cpu_seconds, long.cpu_seconds];
-            let steady = (cpu[1] - cpu[0]) / (samples[1] - samples[0]);
-            let all_in = cpu[1] / samples[1];
+            let (ended, steady) = record(bench, &workload, STEADY)?;
+            let samples = ended.bpf("samples")?.max(1.0);
             let mut add = |what: &str, value, unit, goal| {
                 table.add(SECTION, format!("{name}: {what}"), value, unit, goal);
             };
-            add(
-                "CPU a sample, steady",
-                1e6 * steady,
-                "us",
-                Some(SAMPLE_GOAL),
-            );
-            add("CPU a sample, all in (12 s)", 1e6 * all_in, "us", None);
-            let besides = cpu[0] - steady * samples[0];
-            add("CPU besides samples", 1e3 * besides, "ms", None);
-            for ended in [&short, &long] {
-                let first = first_sample_ms(ended)?;
-                add("start to first sample", first, "ms", Some(BEGIN_GOAL));
-            }
-            let stop = 1e3 * long.exit_seconds;
+            let (own, goal) = (1e6 * steady, Some(SAMPLE_GOAL));
+            add("CPU a sample, steady", own, "us", goal);
+            let all_in = 1e6 * ended.cpu_seconds / samples;
+            add("CPU a sample, all in (12 s)", all_in, "us", None);
+            let besides = 1e3 * (ended.cpu_seconds - steady * samples);
+            add("CPU besides samples", besides, "ms", None);
+            let first = first_sample_ms(&ended)?;
+            add("start to first sample", first, "ms", Some(BEGIN_GOAL));
+            let stop = 1e3 * ended.exit_seconds;
             add("SIGINT to exit, file written", stop, "ms", Some(END_GOAL));
             let goal = (name == "demo").then_some(MEMORY_GOAL);
-            add("peak memory", long.peak_mebibytes, "MiB", goal);
+            add("peak memory", ended.peak_mebibytes, "MiB", goal);
         }
     }
     let python = match pythons::environment(&bench.python) {
@@ -65,9 +60,10 @@ pub(super) fn measure(bench: &Bench, table: &mut Table) -> Result<()> {
             return Ok(());
         }
     };
-    for _ in 0..TURNS {
+    for turn in 0..TURNS {
+        eprintln!("profiler: turn {} of {TURNS}, numpy", turn + 1);
         let workload = Workload::start(&python, "numpy_blas", &[])?;
-        let ended = record(bench, &workload, SHORT)?;
+        let (ended, _) = record(bench, &workload, Duration::ZERO)?;
         let peak = ended.peak_mebibytes;
         table.add(SECTION, "numpy_blas: peak memory", peak, "MiB", None);
         let first = first_sample_ms(&ended)?;
@@ -82,13 +78,20 @@ fn first_sample_ms(ended: &Ended) -> Result<f64> {
     Ok((ended.bpf("first_sample_ns")? - ended.spawned_ns as f64) / 1e6)
 }
 
-/// Samples for so long, then sends SIGINT.
-fn record(bench: &Bench, workload: &Workload, length: Duration) -> Result<Ended> {
-    let mut profiler = bench.ours(999);
+/// Samples, and sends SIGINT. Gives the CPU seconds that a sample took in the last
+/// `steady` of it: without start-up, the last names, and the file.
+fn record(bench: &Bench, workload: &Workload, steady: Duration) -> Result<(Ended, f64)> {
+    let mut profiler = bench.ours(HZ);
     profiler.args(["--bpf-stats", "--output"]);
     profiler.arg(bench.output("user-side.svg")?);
     let recorder = bench.start(&profiler, workload)?;
     recorder.wait_until_attached()?;
-    thread::sleep(length);
-    recorder.stop()
+    thread::sleep(BEFORE);
+    let own = recorder.cpu_seconds()?;
+    let target = cpu_seconds(workload.pid())?;
+    thread::sleep(steady);
+    let own = recorder.cpu_seconds()? - own;
+    // Samples of a clock that counts the target's CPU time.
+    let samples = (cpu_seconds(workload.pid())? - target) * f64::from(HZ);
+    Ok((recorder.stop()?, own / samples.max(1.0)))
 }
