@@ -46,6 +46,18 @@ pub(super) struct Counts {
 pub(super) struct Recent {
     addresses: Vec<CodeAddress>,
     ids: Vec<LocationId>,
+    /// Of each frame and those outside it.
+    seen: Vec<Seen>,
+}
+
+/// What a stack, or the outer part of one, says about names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    named_frames: u32,
+    trampoline_frames: u32,
+    interpreter: bool,
+    /// `None`: there is no Python frame.
+    outermost_is_root: Option<bool>,
 }
 
 impl Process {
@@ -172,48 +184,73 @@ impl Recent {
 
     /// Appends the locations of so many of the outermost frames, outermost last. False: it has been emptied since.
     pub(super) fn append_outermost(&self, count: usize, locations: &mut Vec<LocationId>) -> bool {
-        let known = self.ids.get(..count);
-        locations.extend(known.into_iter().flatten().rev());
-        known.is_some()
+        let Some(known) = self.ids.get(..count) else {
+            return false;
+        };
+        locations.extend(known.iter().rev());
+        true
     }
 
     /// Becomes this stack, whose outermost `common` frames it has already.
-    pub(super) fn replace(&mut self, common: usize, user: &[CodeAddress], ids: &[LocationId]) {
+    pub(super) fn replace(
+        &mut self,
+        common: usize,
+        user: &[CodeAddress],
+        ids: &[LocationId],
+        traits: impl Fn(LocationId) -> Traits,
+    ) {
         let common = common.min(self.ids.len());
         self.addresses.truncate(common);
-        self.addresses.extend(user.iter().rev().skip(common));
         self.ids.truncate(common);
-        self.ids.extend(ids.iter().rev().skip(common));
+        self.seen.truncate(common);
+        let mut seen = self.seen();
+        for (&address, &id) in user.iter().zip(ids).rev().skip(common) {
+            seen.add(traits(id));
+            self.addresses.push(address);
+            self.ids.push(id);
+            self.seen.push(seen);
+        }
+    }
+
+    /// What the whole stack says about names.
+    pub(super) fn seen(&self) -> Seen {
+        self.seen.last().copied().unwrap_or_default()
     }
 
     pub(super) fn clear(&mut self) {
         self.addresses.clear();
         self.ids.clear();
+        self.seen.clear();
     }
 }
 
-/// What one sample's frames say about names, outermost last.
-#[derive(Default)]
-pub(super) struct SampleTraits {
-    interpreter: bool,
-    outermost_python_is_root: Option<bool>,
-}
-
-impl SampleTraits {
-    pub(super) fn add(&mut self, traits: Traits, counts: &mut Counts) {
-        counts.named_frames += u64::from(traits.is_python);
-        counts.trampoline_frames += u64::from(traits.is_python || traits.is_unnamed_jit);
+impl Seen {
+    /// One frame further in.
+    fn add(&mut self, traits: Traits) {
+        let is_trampoline = traits.is_python || traits.is_unnamed_jit;
+        self.named_frames += u32::from(traits.is_python);
+        self.trampoline_frames += u32::from(is_trampoline);
         self.interpreter |= traits.is_interpreter;
-        if traits.is_python || traits.is_unnamed_jit {
-            self.outermost_python_is_root = Some(traits.is_root || traits.is_unnamed_jit);
+        if is_trampoline && self.outermost_is_root.is_none() {
+            self.outermost_is_root = Some(traits.is_root || traits.is_unnamed_jit);
         }
     }
+}
 
-    pub(super) fn finish(&self, counts: &mut Counts) {
-        if self.interpreter {
-            counts.interpreter_samples += 1;
-            counts.without_outer_trampoline +=
-                u64::from(self.outermost_python_is_root != Some(true));
+impl Counts {
+    /// Counts a sample.
+    pub(super) fn add(&mut self, seen: Seen) {
+        let Seen {
+            named_frames,
+            trampoline_frames,
+            interpreter,
+            outermost_is_root,
+        } = seen;
+        self.named_frames += u64::from(named_frames);
+        self.trampoline_frames += u64::from(trampoline_frames);
+        if interpreter {
+            self.interpreter_samples += 1;
+            self.without_outer_trampoline += u64::from(outermost_is_root != Some(true));
         }
     }
 }
@@ -231,11 +268,20 @@ mod tests {
         )
     }
 
+    /// Odd ones are Python functions, the first one without a caller.
+    fn python(id: LocationId) -> Traits {
+        Traits {
+            is_python: id.0 % 2 == 1,
+            is_root: id.0 == 1,
+            ..Traits::default()
+        }
+    }
+
     #[test]
     fn outer_frames_of_the_stack_before_are_known() {
         let mut recent = Recent::default();
         let (user, ids) = stack(&[5, 3, 2, 1]);
-        recent.replace(recent.in_common(&user), &user, &ids);
+        recent.replace(recent.in_common(&user), &user, &ids, python);
         // Deeper, shallower, and another one altogether.
         for (addresses, common) in [(&[9, 8, 3, 2, 1][..], 3), (&[2, 1], 2), (&[7], 0)] {
             let (user, ids) = stack(addresses);
@@ -243,8 +289,11 @@ mod tests {
             let mut known = Vec::new();
             assert!(recent.append_outermost(common, &mut known));
             assert_eq!(known, ids[ids.len() - common..]);
-            recent.replace(common, &user, &ids);
+            recent.replace(common, &user, &ids, python);
             assert_eq!(recent.in_common(&user), user.len());
+            let mut whole = Recent::default();
+            whole.replace(0, &user, &ids, python);
+            assert_eq!(recent.seen(), whole.seen());
         }
     }
 
@@ -252,16 +301,34 @@ mod tests {
     fn the_same_address_as_leaf_and_as_caller_is_not_in_common() {
         let mut recent = Recent::default();
         let (user, ids) = stack(&[2, 1]);
-        recent.replace(0, &user, &ids);
+        recent.replace(0, &user, &ids, python);
         let leaf = [CodeAddress::Leaf(Avma(2)), user[1]];
         assert_eq!(recent.in_common(&leaf), 1);
+    }
+
+    #[test]
+    fn the_outermost_python_frame_tells_whether_callers_are_missing() {
+        let mut recent = Recent::default();
+        for (addresses, frames, is_root) in [
+            (&[5, 4, 1, 2][..], 2, Some(true)),
+            (&[1, 3, 2], 2, Some(false)),
+            (&[4, 2], 0, None),
+        ] {
+            let (user, ids) = stack(addresses);
+            recent.replace(recent.in_common(&user), &user, &ids, python);
+            let seen = recent.seen();
+            assert_eq!(
+                (seen.named_frames, seen.outermost_is_root),
+                (frames, is_root)
+            );
+        }
     }
 
     #[test]
     fn an_emptied_one_knows_nothing() {
         let mut recent = Recent::default();
         let (user, ids) = stack(&[2, 1]);
-        recent.replace(0, &user, &ids);
+        recent.replace(0, &user, &ids, python);
         recent.clear();
         assert!(!recent.append_outermost(2, &mut Vec::new()));
         assert_eq!(recent.in_common(&user), 0);

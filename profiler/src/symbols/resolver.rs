@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 use super::{
     Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
     locations::{LocationKey, Locations},
-    process::{ModuleIndex, Process, SampleTraits},
+    process::{ModuleIndex, Process},
 };
 use crate::{
     model::{
@@ -178,7 +178,6 @@ impl Resolver {
             resolved.locations.extend(user.iter().map(|_| unknown));
             return;
         };
-        let mut sample = SampleTraits::default();
         let (kernel_frames, map_version) = (resolved.locations.len(), process.map_version());
         let common = process.recent.in_common(user);
         let (inner, known) = user.split_at(user.len() - common);
@@ -194,13 +193,12 @@ impl Resolver {
             }
         }
         let ids = &resolved.locations[kernel_frames..];
-        for &id in ids {
-            sample.add(self.locations.traits(id), &mut process.counts);
-        }
-        sample.finish(&mut process.counts);
-        if process.map_version() == map_version {
-            process.recent.replace(common, user, ids);
-        } else {
+        let locations = &self.locations;
+        let recent = &mut process.recent;
+        recent.replace(common, user, ids, |id| locations.traits(id));
+        process.counts.add(recent.seen());
+        if process.map_version() != map_version {
+            // The first of these look-ups may be out of date.
             process.recent.clear();
         }
         self.processes.insert(pid, process);
