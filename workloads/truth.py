@@ -5,11 +5,13 @@ the time, spin_b under level6 takes 20 %, spin_c under level10 takes 70 %. Burst
 random lengths, so nothing beats with a sampling clock. The CPU time that each spin_*
 really used is booked, and written as JSON when the program ends by itself or by
 SIGTERM: to --truth FILE, else to standard output. `self` is a function's own share,
-with the C functions that it calls; `inclusive` has its callees too.
+with the C functions that it calls; `inclusive` has its callees too. `pieces` is how
+often the program began to run: the bursts, and what the scheduler made of them.
 """
 
 import json
 import random
+import resource
 import signal
 import sys
 import time
@@ -99,14 +101,25 @@ def lag(name):
     return PLAN[name][1] * (sum(BOOK.values()) + 1e-3) - BOOK[name]
 
 
-def truth(cpu):
+def switches():
+    """How often the scheduler took the CPU away."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def truth(cpu, pieces):
     total = sum(BOOK.values())
     shares = {name: booked / total for name, booked in BOOK.items()}
     inclusive = dict(shares)
     for level in range(1, 11):
         below = (shares[name] for name, (depth, _) in PLAN.items() if depth >= level)
         inclusive[f"level{level}"] = sum(below)
-    return {"self": shares, "inclusive": inclusive, "booked": total / cpu, "cpu_seconds": cpu}
+    return {
+        "self": shares,
+        "inclusive": inclusive,
+        "booked": total / cpu,
+        "cpu_seconds": cpu,
+        "pieces": pieces,
+    }
 
 
 def main():
@@ -117,13 +130,14 @@ def main():
     common.ready()
     rnd = random.Random(11)
     deadline = time.monotonic() + options.seconds
-    start = now()
+    start, pieces = now(), -switches()
     while not ended and time.monotonic() < deadline:
         name = max(PLAN, key=lag)
         before = now()
         level1(PLAN[name][0], rnd.uniform(0.002, 0.02))
         BOOK[name] += now() - before
-    text = json.dumps(truth(now() - start))
+        pieces += 1
+    text = json.dumps(truth(now() - start, pieces + switches()))
     if options.truth:
         with open(options.truth, "w") as file:
             file.write(text + "\n")

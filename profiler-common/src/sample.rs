@@ -17,6 +17,21 @@ pub const STACK_COPY_BYTES_MAX: usize = 16384;
 /// Length of a thread name in the kernel (`TASK_COMM_LEN`, include/linux/sched.h).
 pub const COMM_LEN: usize = 16;
 
+/// Bytes below the stack pointer that a function may use (x86-64 psABI, 3.2.2).
+const RED_ZONE_BYTES: u64 = 128;
+
+/// Where a copy of the stack begins, for a frame with this stack pointer: with its red zone, as far as that lies on the
+/// same page. The page below may not exist yet.
+pub const fn stack_copy_begin(sp: u64) -> u64 {
+    let sp = sp & !7;
+    let on_page = sp & 4095;
+    sp - if on_page < RED_ZONE_BYTES {
+        on_page
+    } else {
+        RED_ZONE_BYTES
+    }
+}
+
 /// What stands in front of every sample.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +44,7 @@ pub struct SampleHeader {
     pub tid: u32,
     /// The address of the frame at which the walk stopped.
     pub end_address: u64,
-    /// Stack pointer of that frame: where `stack_bytes` were copied from, where a walk can go on.
+    /// Stack pointer of that frame, where a walk can go on; `stack_bytes` are from [`stack_copy_begin`] of it on.
     pub end_sp: u64,
     /// Frame pointer register (`rbp`) of that frame.
     pub end_bp: u64,
@@ -117,3 +132,16 @@ impl StackEnd {
 pub const HEADER_BYTES: usize = size_of::<SampleHeader>();
 
 const _: () = assert!(HEADER_BYTES == 112 && HEADER_BYTES.is_multiple_of(8));
+
+#[cfg(test)]
+mod tests {
+    use super::stack_copy_begin;
+
+    #[test]
+    fn a_copy_has_the_red_zone_but_never_touches_the_page_below() {
+        assert_eq!(stack_copy_begin(0x7000_0200), 0x7000_0180);
+        assert_eq!(stack_copy_begin(0x7000_0207), 0x7000_0180);
+        assert_eq!(stack_copy_begin(0x7000_0040), 0x7000_0000);
+        assert_eq!(stack_copy_begin(0x7000_0000), 0x7000_0000);
+    }
+}

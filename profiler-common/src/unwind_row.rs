@@ -89,7 +89,7 @@ pub mod bp {
 pub const SAVED_REGISTERS: [u8; 5] = [3, 12, 13, 14, 15];
 
 /// How to find the caller of a frame. The return address always lies at `CFA - 8`.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct UnwindRule {
     /// One of [`cfa`].
@@ -153,10 +153,36 @@ pub mod mapping_kind {
 pub struct ProcessMappings {
     /// How many entries are valid.
     pub count: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Another one for each list that is ever published, so that nothing remembered of one is used with the next.
+    pub generation: u32,
     /// The entries; those past `count` have `begin == NO_MAPPING`.
     pub entries: [MappingEntry; MAPPINGS_MAX],
+}
+
+impl MappingEntry {
+    /// Behind the last one in use.
+    pub const UNUSED: Self = Self {
+        begin: NO_MAPPING,
+        end: 0,
+        bias: 0,
+        page_base: 0,
+        page0: 0,
+        page_count: 0,
+        kind: 0,
+    };
+}
+
+impl ProcessMappings {
+    /// A list without mappings.
+    #[expect(
+        clippy::large_stack_arrays,
+        reason = "a constant, which user space copies to the heap"
+    )]
+    pub const EMPTY: Self = Self {
+        count: 0,
+        generation: 0,
+        entries: [MappingEntry::UNUSED; MAPPINGS_MAX],
+    };
 }
 
 const _: () = assert!(size_of::<Page>() == 8);

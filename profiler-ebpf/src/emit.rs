@@ -11,11 +11,16 @@ use aya_log_ebpf::warn;
 use profiler_common::{
     counters,
     sample::{
-        HEADER_BYTES, KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS, flags,
+        HEADER_BYTES, KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS,
+        flags, stack_copy_begin,
     },
+    unwind_row::SAVED_REGISTERS,
 };
 
-use crate::maps::{self, SAMPLES, State, WORDS, global};
+use crate::{
+    maps::{self, SAMPLES, State, WORDS, global},
+    walk,
+};
 
 /// Waking user space for each sample would cost more than the sample: it reads on a timer, and is woken before the
 /// ring gets this full.
@@ -44,10 +49,8 @@ pub(crate) fn submit(context: &PerfEventContext, pointer: *mut State) {
     let flags = unsafe { core::ptr::read_volatile(&raw const state.header.flags) };
     let mut words = depth + kernel;
     if flags & flags::STACK_COPY != 0 {
-        let [rbx, r12, r13, r14, r15, ..] = state.saved;
-        state.header.end_saved = [rbx, r12, r13, r14, r15];
-        state.header.end_saved_in_memory = state.saved_in_memory as u16;
-        state.header.end_saved_lost = state.saved_lost as u16;
+        state.header.end_bp = walk::frame_pointer(state).unwrap_or(0);
+        saved_registers(state);
         words += stack_copy(state, words);
         maps::count(counters::STACK_COPIES);
     }
@@ -90,13 +93,29 @@ fn kernel_stack(context: &PerfEventContext, state: &mut State, depth: usize) -> 
     count
 }
 
-/// Copies the user stack from where the walk stopped. Returns the number of words.
+/// Says where the callee-saved registers of the last frame are.
+#[inline(always)]
+fn saved_registers(state: &mut State) {
+    let (mut in_memory, mut lost) = (0, 0);
+    for (n, &number) in SAVED_REGISTERS.iter().enumerate() {
+        match walk::find_saved(u32::from(number)) {
+            walk::IN_REGISTER => {}
+            walk::IN_MEMORY => in_memory |= 1 << n,
+            _ => lost |= 1 << n,
+        }
+        state.header.end_saved[n] = state.found;
+    }
+    state.header.end_saved_in_memory = in_memory;
+    state.header.end_saved_lost = lost;
+}
+
+/// Copies the user stack from where the walk stopped, with its red zone. Returns the number of words.
 #[inline(always)]
 fn stack_copy(state: &mut State, words: usize) -> usize {
     if words > NATIVE_FRAMES_MAX + KERNEL_FRAMES_MAX {
         return 0;
     }
-    let from = state.header.end_sp & !7;
+    let from = stack_copy_begin(state.header.end_sp);
     let mut copied = 0;
     for chunk in 0..STACK_COPY_BYTES_MAX / COPY_CHUNK {
         let source = from + (chunk * COPY_CHUNK) as u64;

@@ -46,6 +46,34 @@ pub(crate) static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(cou
 #[map]
 static STATE: PerCpuArray<State> = PerCpuArray::with_max_entries(1, 0);
 
+/// Rules found lately on this CPU. The same few return addresses stand in most stacks of a process.
+#[map]
+static RULE_CACHE: PerCpuArray<[CachedRule; RULE_CACHE_ENTRIES]> =
+    PerCpuArray::with_max_entries(1, 0);
+
+/// Entries of [`RULE_CACHE`]; a power of two.
+const RULE_CACHE_ENTRIES: usize = 512;
+
+/// The rule of a return address, as long as the process has the mappings of that generation.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CachedRule {
+    pub(crate) at: u64,
+    pub(crate) generation: u64,
+    pub(crate) rule: UnwindRule,
+}
+
+/// The place in [`RULE_CACHE`] for an address.
+#[inline(always)]
+pub(crate) fn cached_rule(at: u64) -> Option<*mut CachedRule> {
+    let cache = RULE_CACHE.get_ptr_mut(0)?;
+    // Fibonacci hashing: the upper bits of the product depend on all bits of the address.
+    let hash = at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let index = (hash >> (64 - RULE_CACHE_ENTRIES.trailing_zeros())) as usize;
+    // SAFETY: the mask leaves an index below the number of entries.
+    Some(unsafe { &raw mut (*cache)[index & (RULE_CACHE_ENTRIES - 1)] })
+}
+
 /// One of [`user_regs`].
 #[unsafe(no_mangle)]
 pub(crate) static USER_REGS: u8 = user_regs::HELPER;
@@ -76,13 +104,15 @@ pub(crate) struct State {
     pub(crate) words: [u64; WORDS],
     pub(crate) ip: u64,
     pub(crate) sp: u64,
+    /// `rbp`, or where it lies when `bp_in_memory` is not 0: most walks never need its value.
     pub(crate) bp: u64,
-    /// Where `rbx, r12, r13, r14, r15` are: a value, or an address when the bit in `saved_in_memory` is set.
-    /// Eight, so that a masked index is in bounds.
-    pub(crate) saved: [u64; 8],
-    pub(crate) saved_in_memory: u32,
-    /// Bit set: that register's place could not be expressed.
-    pub(crate) saved_lost: u32,
+    pub(crate) bp_in_memory: u64,
+    /// What the last frames saved, in a ring: looked at only when a rule needs such a register.
+    pub(crate) recent: [Recent; RECENT_FRAMES],
+    /// Frames in that ring since the walk began.
+    pub(crate) recent_count: u64,
+    /// What `walk::find_saved` found.
+    pub(crate) found: u64,
     /// The frame at `ip` is the interrupted one: 1, else 0.
     pub(crate) leaf: u64,
     /// Address of the `ucontext` of the signal frame just passed; 0: the leaf's registers are in `leaf_registers`.
@@ -91,6 +121,10 @@ pub(crate) struct State {
     pub(crate) depth: u64,
     /// The interrupted frame's registers by DWARF number.
     pub(crate) leaf_registers: [u64; 16],
+    /// A piece of the user stack, read at once: most frames are small, and the next ones are in it already.
+    pub(crate) window: [u64; WINDOW_WORDS],
+    /// Where it begins; 0 when it holds nothing.
+    pub(crate) window_begin: u64,
     /// The mapping of the frame before, which is often this one's: begin, end, index.
     pub(crate) mapping_begin: u64,
     pub(crate) mapping_end: u64,
@@ -98,6 +132,21 @@ pub(crate) struct State {
 }
 
 const _: () = assert!(size_of::<State>() <= 32768);
+
+/// Frames whose saved registers are remembered; a power of two. A register that an older frame saved is not known any
+/// more: code that computes its frame from one is called directly by the frame that saved it.
+pub(crate) const RECENT_FRAMES: usize = 16;
+
+/// Words of the user stack that are read at once; a power of two.
+pub(crate) const WINDOW_WORDS: usize = 32;
+
+/// What a frame saved: the first word of its rule, and its CFA (for a signal frame: its `ucontext`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Recent {
+    pub(crate) rule: u64,
+    pub(crate) cfa: u64,
+}
 
 /// This CPU's [`State`].
 #[inline(always)]

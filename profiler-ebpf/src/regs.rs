@@ -36,8 +36,8 @@ pub(crate) fn start(data: *const bpf_perf_event_data, state: *mut State, target:
     state.depth = 0;
     state.leaf = 1;
     state.ucontext = 0;
-    state.saved_in_memory = 0;
-    state.saved_lost = 0;
+    state.recent_count = 0;
+    state.window_begin = 0;
     state.mapping_begin = u64::MAX;
     state.mapping_end = 0;
     state.mapping_index = 0;
@@ -95,7 +95,7 @@ fn copy(regs: &pt_regs, state: &mut State) {
     state.ip = regs.rip;
     state.sp = regs.rsp;
     state.bp = regs.rbp;
-    state.saved = [regs.rbx, regs.r12, regs.r13, regs.r14, regs.r15, 0, 0, 0];
+    state.bp_in_memory = 0;
     state.leaf_registers = [
         regs.rax, regs.rdx, regs.rcx, regs.rbx, regs.rsi, regs.rdi, regs.rbp, regs.rsp, regs.r8,
         regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,

@@ -6,7 +6,7 @@
 
 use core::arch::asm;
 
-use aya_ebpf::helpers::bpf_probe_read_user;
+use aya_ebpf::helpers::{bpf_probe_read_user, generated};
 use profiler_common::{
     counters,
     sample::{NATIVE_FRAMES_MAX, StackEnd, flags},
@@ -18,7 +18,9 @@ use profiler_common::{
 };
 
 use crate::{
-    maps::{self, PAGES, PROCESS_MAPPINGS, ROWS, RULES, State},
+    maps::{
+        self, PAGES, PROCESS_MAPPINGS, RECENT_FRAMES, ROWS, RULES, Recent, State, WINDOW_WORDS,
+    },
     trampoline,
 };
 
@@ -60,7 +62,6 @@ pub(crate) fn end(state: *mut State, reason: StackEnd) -> u32 {
     state.header.stack_end = reason as u16;
     state.header.end_address = state.ip;
     state.header.end_sp = state.sp;
-    state.header.end_bp = state.bp;
     if state.leaf != 0 {
         state.header.flags |= flags::END_IS_LEAF;
     }
@@ -90,6 +91,102 @@ pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
     let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
         return 0;
     };
+    let rule = match remembered(at, leaf, mappings) {
+        Some(rule) => rule,
+        None => match find(pointer, mappings, at, slot) {
+            Ok(rule) => {
+                if !leaf {
+                    remember(at, mappings, rule);
+                }
+                rule
+            }
+            Err(goes_on) => return goes_on,
+        },
+    };
+    apply(pointer, rule)
+}
+
+/// A rule as its two words, lowest byte first: `cfa, bp, reg, saved…` and `cfa_off, bp_off`. See [`UnwindRule`].
+#[derive(Clone, Copy)]
+struct Rule {
+    kinds: u64,
+    offsets: u64,
+}
+
+impl Rule {
+    #[inline(always)]
+    fn of(rule: &UnwindRule) -> Self {
+        let words = core::ptr::from_ref(rule).cast::<u64>();
+        // SAFETY: a rule is two aligned words. Volatile keeps each a single load.
+        let kinds = unsafe { words.read_volatile() };
+        // SAFETY: as above.
+        let offsets = unsafe { words.add(1).read_volatile() };
+        Self { kinds, offsets }
+    }
+
+    #[inline(always)]
+    fn cfa(self) -> u8 {
+        self.kinds as u8
+    }
+
+    #[inline(always)]
+    fn bp(self) -> u8 {
+        (self.kinds >> 8) as u8
+    }
+
+    #[inline(always)]
+    fn register(self) -> u32 {
+        u32::from((self.kinds >> 16) as u8)
+    }
+
+    /// The low half is `cfa_off`.
+    #[inline(always)]
+    fn cfa_offset(self) -> i64 {
+        i64::from(self.offsets as i32)
+    }
+
+    #[inline(always)]
+    fn bp_offset(self) -> i64 {
+        i64::from((self.offsets >> 32) as i16)
+    }
+}
+
+/// The rule found for this address lately. Interrupted addresses are all different: only return addresses are
+/// remembered.
+#[inline(always)]
+fn remembered(at: u64, leaf: bool, mappings: &ProcessMappings) -> Option<Rule> {
+    if leaf {
+        return None;
+    }
+    // SAFETY: this CPU's map value.
+    let cached = unsafe { &*maps::cached_rule(at)? };
+    (cached.at == at && cached.generation == u64::from(mappings.generation))
+        .then(|| Rule::of(&cached.rule))
+}
+
+/// Remembers the rule of a return address. A trampoline may be: CPython never writes anything else over one, and a new
+/// arena is a new mapping, with which another generation begins.
+#[inline(always)]
+fn remember(at: u64, mappings: &ProcessMappings, rule: Rule) {
+    if let Some(cached) = maps::cached_rule(at) {
+        // SAFETY: this CPU's map value.
+        let cached = unsafe { &mut *cached };
+        cached.at = at;
+        cached.generation = u64::from(mappings.generation);
+        let words = (&raw mut cached.rule).cast::<u64>();
+        // SAFETY: a rule is two aligned words.
+        unsafe { words.write_volatile(rule.kinds) };
+        // SAFETY: as above.
+        unsafe { words.add(1).write_volatile(rule.offsets) };
+    }
+}
+
+/// Finds the rule for a frame's code. `Err`: the step is done already, with this result.
+#[inline(always)]
+fn find(pointer: *mut State, mappings: &ProcessMappings, at: u64, slot: u32) -> Result<Rule, u32> {
+    // SAFETY: this CPU's map value.
+    let state = unsafe { &mut *pointer };
+    let leaf = state.leaf != 0;
     if at.wrapping_sub(state.mapping_begin) >= state.mapping_end.wrapping_sub(state.mapping_begin) {
         state.mapping_index = find_mapping(mappings, at);
     }
@@ -98,44 +195,40 @@ pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
         state.mapping_begin = u64::MAX;
         state.mapping_end = 0;
         return match trampoline::rule_at(state.ip, leaf) {
-            Some(rule) => apply(pointer, &rule),
-            None => copy_later(pointer, StackEnd::NoMapping),
+            Some(rule) => Ok(Rule::of(&rule)),
+            None => Err(copy_later(pointer, StackEnd::NoMapping)),
         };
     }
     state.mapping_begin = entry.begin;
     state.mapping_end = entry.end;
+    let mut reason = StackEnd::NoRule;
     if entry.kind == mapping_kind::ROWS {
         let vaddr = at - entry.bias;
         let page = (vaddr >> PAGE_SHIFT).wrapping_sub(u64::from(entry.page0));
         if page < u64::from(entry.page_count) {
-            let index = find_rule(
-                entry.page_base + page as u32,
-                (vaddr & (PAGE_BYTES - 1)) as u32,
-            );
+            let offset = (vaddr & (PAGE_BYTES - 1)) as u32;
+            let index = find_rule(entry.page_base + page as u32, offset);
             if index != RULE_NONE
                 && let Some(rule) = RULES.get(index)
             {
-                return apply(pointer, rule);
+                return Ok(Rule::of(rule));
             }
         }
     } else if entry.kind == mapping_kind::ANONYMOUS {
         if let Some(rule) = trampoline::rule_at(state.ip, leaf) {
-            return apply(pointer, &rule);
+            return Ok(Rule::of(&rule));
         }
-        if leaf && guess_caller(slot) != 0 {
-            return 1;
-        }
-        return end(pointer, StackEnd::UnknownJit);
+        reason = StackEnd::UnknownJit;
     } else if entry.kind == mapping_kind::PENDING {
-        return copy_later(pointer, StackEnd::NoMapping);
+        return Err(copy_later(pointer, StackEnd::NoMapping));
     }
     if let Some(rule) = trampoline::sigreturn_at(state.ip) {
-        return apply(pointer, &rule);
+        return Ok(Rule::of(&rule));
     }
     if leaf && guess_caller(slot) != 0 {
-        return 1;
+        return Err(1);
     }
-    end(pointer, StackEnd::NoRule)
+    Err(end(pointer, reason))
 }
 
 /// Ends the walk here and asks `emit` to send the stack along, so that user space can finish it.
@@ -216,33 +309,53 @@ fn read(address: u64) -> Result<u64, i32> {
     unsafe { bpf_probe_read_user(address as *const u64) }
 }
 
+/// Two words of the user stack. Reading costs about as much as the rest of a frame, however little is read: so more is
+/// read than asked for, and the next frames find theirs there.
+#[inline(always)]
+fn pair(state: &mut State, address: u64) -> Result<[u64; 2], i32> {
+    let offset = address.wrapping_sub(state.window_begin);
+    if offset < 8 * (WINDOW_WORDS as u64 - 1) {
+        let index = (offset / 8) as usize & (WINDOW_WORDS - 1);
+        let next = (index + 1) & (WINDOW_WORDS - 1);
+        return Ok([state.window[index], state.window[next]]);
+    }
+    let bytes = 8 * WINDOW_WORDS as u32;
+    let window = (&raw mut state.window).cast();
+    // SAFETY: a checked read of user memory into a buffer of that size.
+    if unsafe { generated::bpf_probe_read_user(window, bytes, address as *const _) } == 0 {
+        state.window_begin = address;
+        return Ok([state.window[0], state.window[1]]);
+    }
+    // The stack ends soon.
+    state.window_begin = 0;
+    // SAFETY: a checked read of user memory.
+    unsafe { bpf_probe_read_user(address as *const [u64; 2]) }
+}
+
 /// Applies a rule: moves to the caller. Returns 0 at the end of the walk.
 #[inline(always)]
-fn apply(pointer: *mut State, rule: &UnwindRule) -> u32 {
+fn apply(pointer: *mut State, rule: Rule) -> u32 {
     // SAFETY: this CPU's map value.
     let state = unsafe { &mut *pointer };
-    let new = match rule.cfa {
-        cfa::RSP => state.sp.wrapping_add(rule.cfa_off as i64 as u64),
-        cfa::RBP => state.bp.wrapping_add(rule.cfa_off as i64 as u64),
+    let offset = rule.cfa_offset();
+    let new = match rule.cfa() {
+        cfa::RSP => state.sp.wrapping_add_signed(offset),
+        cfa::RBP => match frame_pointer(state) {
+            Ok(value) => value.wrapping_add_signed(offset),
+            Err(_) => return end(pointer, StackEnd::ReadFault),
+        },
         cfa::END => return end(pointer, StackEnd::Root),
         cfa::PLT => {
-            let pushed = u64::from((state.ip & 15) >= rule.cfa_off as u64);
+            let pushed = u64::from((state.ip & 15) >= offset as u64);
             state.sp + 8 + 8 * pushed
         }
-        cfa::SIGNAL => return signal(pointer),
-        cfa::DEREF_RSP | cfa::DEREF_RBP => {
-            let base = if rule.cfa == cfa::DEREF_RSP {
-                state.sp
-            } else {
-                state.bp
-            };
-            let Ok(value) = read(base.wrapping_add(rule.cfa_off as i16 as i64 as u64)) else {
-                return end(pointer, StackEnd::ReadFault);
-            };
-            value.wrapping_add((rule.cfa_off >> 16) as i64 as u64)
-        }
-        cfa::REG => match register(state, u32::from(rule.reg)) {
-            Ok(value) => value.wrapping_add(rule.cfa_off as i64 as u64),
+        cfa::SIGNAL => return signal(pointer, rule),
+        cfa::DEREF_RSP | cfa::DEREF_RBP => match dereferenced(state, rule) {
+            Ok(value) => value,
+            Err(_) => return end(pointer, StackEnd::ReadFault),
+        },
+        cfa::REG => match register(state, rule.register()) {
+            Ok(value) => value.wrapping_add_signed(offset),
             Err(reason) => return end(pointer, reason),
         },
         _ => return end(pointer, StackEnd::Unsupported),
@@ -250,29 +363,26 @@ fn apply(pointer: *mut State, rule: &UnwindRule) -> u32 {
     if new <= state.sp || new & 7 != 0 {
         return end(pointer, StackEnd::NotUp);
     }
-    // The two words below the CFA: the return address, and where `rbp` is saved most often.
-    // SAFETY: a checked read of user memory.
-    let Ok([below, caller]) =
-        (unsafe { bpf_probe_read_user(new.wrapping_sub(16) as *const [u64; 2]) })
-    else {
+    // The two words below the CFA: the return address, and where `rbp` lies when it was pushed first.
+    let Ok([below, caller]) = pair(state, new.wrapping_sub(16)) else {
         return end(pointer, StackEnd::ReadFault);
     };
-    let bp_place = match rule.bp {
-        bp::AT_CFA => new.wrapping_add(rule.bp_off as i64 as u64),
-        bp::AT_RBP => state.bp.wrapping_add(rule.bp_off as i64 as u64),
-        _ => 0,
-    };
-    if bp_place == new.wrapping_sub(16) {
-        state.bp = below;
-    } else if bp_place != 0 {
-        let Ok(value) = read(bp_place) else {
+    if rule.bp() == bp::AT_CFA {
+        let pushed_first = rule.bp_offset() == -16;
+        state.bp = if pushed_first {
+            below
+        } else {
+            new.wrapping_add_signed(rule.bp_offset())
+        };
+        state.bp_in_memory = u64::from(!pushed_first);
+    } else if rule.bp() == bp::AT_RBP {
+        let Ok(value) = frame_pointer(state) else {
             return end(pointer, StackEnd::ReadFault);
         };
-        state.bp = value;
+        state.bp = value.wrapping_add_signed(rule.bp_offset());
+        state.bp_in_memory = 1;
     }
-    if rule.saved != [0; 5] {
-        note_saved(state, rule, new);
-    }
+    note(state, rule.kinds, new);
     state.sp = new;
     state.ip = caller;
     state.leaf = 0;
@@ -282,19 +392,34 @@ fn apply(pointer: *mut State, rule: &UnwindRule) -> u32 {
     1
 }
 
-/// Notes where this frame saved the callee-saved registers; they are read only when a rule needs one.
+/// The CFA of a [`cfa::DEREF_RSP`] or [`cfa::DEREF_RBP`] rule.
 #[inline(always)]
-fn note_saved(state: &mut State, rule: &UnwindRule, new: u64) {
-    for n in 0..5 {
-        let words = rule.saved[n];
-        let bit = 1 << n;
-        if words == SAVED_UNKNOWN {
-            state.saved_lost |= bit;
-        } else if words != 0 {
-            state.saved[n] = new.wrapping_sub(8 * u64::from(words));
-            state.saved_in_memory |= bit;
-            state.saved_lost &= !bit;
-        }
+fn dereferenced(state: &State, rule: Rule) -> Result<u64, i32> {
+    let offsets = rule.cfa_offset();
+    let base = if rule.cfa() == cfa::DEREF_RSP {
+        state.sp
+    } else {
+        frame_pointer(state)?
+    };
+    let value = read(base.wrapping_add_signed(i64::from(offsets as i16)))?;
+    Ok(value.wrapping_add_signed(offsets >> 16))
+}
+
+/// Notes what a frame saved.
+#[inline(always)]
+fn note(state: &mut State, rule: u64, cfa: u64) {
+    let count = state.recent_count;
+    state.recent[count as usize & (RECENT_FRAMES - 1)] = Recent { rule, cfa };
+    state.recent_count = count + 1;
+}
+
+/// The value of `rbp` in this frame.
+#[inline(always)]
+pub(crate) fn frame_pointer(state: &State) -> Result<u64, i32> {
+    if state.bp_in_memory == 0 {
+        Ok(state.bp)
+    } else {
+        read(state.bp)
     }
 }
 
@@ -309,51 +434,78 @@ fn register(state: &State, number: u32) -> Result<u64, StackEnd> {
         if state.ucontext == 0 {
             return Ok(state.leaf_registers[index]);
         }
-        // SAFETY: an element of a constant table; volatile keeps it in `.rodata` instead of a chain of branches.
-        let offset = unsafe { core::ptr::read_volatile(&raw const UCONTEXT_REGISTERS[index]) };
-        return read(state.ucontext + offset).map_err(|_| StackEnd::ReadFault);
+        return read(state.ucontext + ucontext_offset(index)).map_err(|_| StackEnd::ReadFault);
     }
-    // 3, 12, 13, 14, 15 become 0, 1, 2, 3, 4, without a branch on which LLVM could drop the bound.
-    let index = number.wrapping_sub(11) & 7;
-    let bit = 1 << index;
-    if state.saved_lost & bit != 0 {
-        return Err(StackEnd::Unsupported);
+    match find_saved(number) {
+        IN_REGISTER => Ok(state.found),
+        IN_MEMORY => read(state.found).map_err(|_| StackEnd::ReadFault),
+        _ => Err(StackEnd::Unsupported),
     }
-    let value = state.saved[index as usize];
-    if state.saved_in_memory & bit == 0 {
-        return Ok(value);
+}
+
+/// [`find_saved`]: the value itself was found.
+pub(crate) const IN_REGISTER: u32 = 0;
+/// [`find_saved`]: the address of the value was found.
+pub(crate) const IN_MEMORY: u32 = 1;
+/// [`find_saved`]: nobody knows where it is.
+const LOST: u32 = 2;
+
+/// Finds where the current frame's value of a callee-saved register is, by looking back over the frames below: the
+/// last one that saved it says where. Leaves a value or an address in [`State::found`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn find_saved(number: u32) -> u32 {
+    let Some(pointer) = maps::state() else {
+        return LOST;
+    };
+    // SAFETY: this CPU's map value.
+    let state = unsafe { &mut *pointer };
+    let index = (number & 15) as usize;
+    // 3, 12, 13, 14, 15 stand at 0, 1, 2, 3, 4.
+    let shift = 24 + 8 * (number.wrapping_sub(11) & 7);
+    let count = state.recent_count;
+    for back in 1..=RECENT_FRAMES as u64 {
+        if back > count {
+            state.found = state.leaf_registers[index];
+            return IN_REGISTER;
+        }
+        let recent = state.recent[(count - back) as usize & (RECENT_FRAMES - 1)];
+        if recent.rule as u8 == cfa::SIGNAL {
+            state.found = recent.cfa + ucontext_offset(index);
+            return IN_MEMORY;
+        }
+        let words = (recent.rule >> (shift & 63)) as u8;
+        if words == SAVED_UNKNOWN {
+            return LOST;
+        }
+        if words != 0 {
+            state.found = recent.cfa.wrapping_sub(8 * u64::from(words));
+            return IN_MEMORY;
+        }
     }
-    read(value).map_err(|_| StackEnd::ReadFault)
+    LOST
+}
+
+/// Where in a `ucontext` a register lies.
+#[inline(always)]
+fn ucontext_offset(index: usize) -> u64 {
+    // SAFETY: an element of a constant table; volatile keeps it in `.rodata` instead of a chain of branches.
+    unsafe { core::ptr::read_volatile(&raw const UCONTEXT_REGISTERS[index & 15]) }
 }
 
 /// A signal frame: the interrupted registers lie in the `ucontext` at the stack pointer. The stack may be another one
 /// (`sigaltstack`), so its address may go down here.
 #[inline(always)]
-fn signal(pointer: *mut State) -> u32 {
+fn signal(pointer: *mut State, rule: Rule) -> u32 {
     // SAFETY: this CPU's map value.
     let state = unsafe { &mut *pointer };
     let context = state.sp;
-    let (Ok(bp), Ok(sp), Ok(ip)) = (
-        read(context + UCONTEXT_RBP),
-        read(context + UCONTEXT_RSP),
-        read(context + UCONTEXT_RIP),
-    ) else {
+    let (Ok(sp), Ok(ip)) = (read(context + UCONTEXT_RSP), read(context + UCONTEXT_RIP)) else {
         return end(pointer, StackEnd::ReadFault);
     };
-    // rbx, r12, r13, r14, r15
-    state.saved = [
-        context + 128,
-        context + 72,
-        context + 80,
-        context + 88,
-        context + 96,
-        0,
-        0,
-        0,
-    ];
-    state.saved_in_memory = 0b11111;
-    state.saved_lost = 0;
-    state.bp = bp;
+    note(state, rule.kinds, context);
+    state.bp = context + UCONTEXT_RBP;
+    state.bp_in_memory = 1;
     state.sp = sp;
     state.ip = ip;
     state.leaf = 1;

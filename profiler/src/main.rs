@@ -22,7 +22,7 @@ fn print(err: &anyhow::Error) {
     if let Some(clap) = err.downcast_ref::<clap::Error>() {
         // Chooses between standard output (help) and standard error by itself.
         let _ = clap.print();
-    } else if cli::exit_code(err) != ExitCode::SUCCESS {
+    } else if !cli::is_told(err) {
         let _ = writeln!(io::stderr(), "error: {}", cli::message(err));
     }
 }

@@ -1,4 +1,4 @@
-//! What this process may do, and giving up what it no longer needs.
+//! What this process may do.
 //!
 //! Gets facts from /proc and /sys, gives one error for the first thing that stands in the way. The checks come before
 //! anything is loaded, because the kernel answers all of them with the same `EPERM`.
@@ -7,7 +7,7 @@ mod facts;
 
 use std::{env, fmt};
 
-use rustix::thread::{self, CapabilitySet, CapabilitySets};
+use rustix::thread::CapabilitySet;
 
 pub use facts::{Facts, Lockdown, user_of};
 
@@ -202,36 +202,6 @@ fn denied(facts: &Facts, missing: CapabilitySet, retry: &str) -> PrivilegeError 
             |path| path.display().to_string(),
         ),
     }
-}
-
-/// Gives up, for the calling thread and those it starts later, what sampling needs no more once it is attached, and
-/// the possibility to gain rights by running a set-uid program.
-///
-/// Linux keeps capabilities per thread: call this on each thread that reads from a target. What stays: seeing the
-/// targets (`SYS_PTRACE`, `DAC_READ_SEARCH`, `CHECKPOINT_RESTORE`), kernel names (`SYSLOG`), events for CPUs that
-/// come online and for new executables (`PERFMON`, `BPF`), and handing the result to the caller of sudo (`CHOWN`,
-/// `FOWNER`, `DAC_OVERRIDE`), signals for a launched command (`KILL`). Fails only where the kernel knows no capabilities.
-pub fn give_up_unneeded() -> rustix::io::Result<()> {
-    let kept = CapabilitySet::BPF
-        | CapabilitySet::PERFMON
-        | CapabilitySet::SYS_PTRACE
-        | CapabilitySet::DAC_READ_SEARCH
-        | CapabilitySet::CHECKPOINT_RESTORE
-        | CapabilitySet::SYSLOG
-        | CapabilitySet::CHOWN
-        | CapabilitySet::FOWNER
-        | CapabilitySet::DAC_OVERRIDE
-        | CapabilitySet::KILL;
-    let now = thread::capabilities(None)?;
-    thread::set_capabilities(
-        None,
-        CapabilitySets {
-            effective: now.effective & kept,
-            permitted: now.permitted & kept,
-            inheritable: CapabilitySet::empty(),
-        },
-    )?;
-    thread::set_no_new_privs(true)
 }
 
 impl fmt::Display for Missing {

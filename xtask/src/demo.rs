@@ -21,6 +21,12 @@ pub(crate) fn run() -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let picture = folder.join("demo.svg");
     let stacks = folder.join("demo.folded");
+    // The profiler replaces no file: those of the last demo go first.
+    for file in [&picture, &stacks] {
+        if file.exists() {
+            fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
+        }
+    }
 
     let workload = Workload::start(&python, "demo", &["--seconds", "120"])?;
     println!(

@@ -5,12 +5,15 @@ use std::{io, process::ExitCode};
 use crate::{
     privilege::{FeatureError, Obstacle, PrivilegeError},
     process::{TargetError, launch::LaunchError},
+    session::SessionError,
 };
 
 /// Done.
 pub(crate) const DONE: u8 = 0;
 /// Something failed while it ran.
 pub(crate) const FAILED: u8 = 1;
+/// Wrong usage: what clap uses as well.
+pub(crate) const USAGE: u8 = 2;
 /// No samples.
 pub(crate) const NOTHING_TO_DRAW: u8 = 3;
 /// A privilege or a kernel feature is missing.
@@ -37,6 +40,11 @@ pub fn message(err: &anyhow::Error) -> String {
     message
 }
 
+/// The error was told when it happened, or is none that anybody need know.
+pub fn is_told(err: &anyhow::Error) -> bool {
+    code_of(err) == DONE || err.is::<super::panics::Fault>()
+}
+
 /// The exit code for an error of [`run`](super::run).
 pub fn exit_code(err: &anyhow::Error) -> ExitCode {
     ExitCode::from(code_of(err))
@@ -53,6 +61,11 @@ fn code_of(err: &anyhow::Error) -> u8 {
         }
         if matches!(cause.downcast_ref(), Some(TargetError::NotPermitted { .. })) {
             return NOT_ALLOWED;
+        }
+        match cause.downcast_ref() {
+            Some(err) if SessionError::is_wrong_usage(err) => return USAGE,
+            Some(err) if SessionError::is_refusal(err) => return NOT_ALLOWED,
+            _ => {}
         }
         if let Some(err) = cause.downcast_ref::<LaunchError>() {
             return err.exit_code();

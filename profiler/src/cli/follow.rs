@@ -1,6 +1,6 @@
 //! A launched command during its recording: begins when sampling is on, gets our signals, is waited for.
 
-use std::{io, process::ExitStatus};
+use std::io;
 
 use rustix::process::Signal;
 use tokio::sync::watch;
@@ -24,14 +24,15 @@ pub(crate) async fn begin(
     Ok(Some(launched))
 }
 
-/// Passes signals on to the command until it ends.
+/// Passes signals on to the command until it ends. It is left for its exit status to be fetched, and its CPU time to
+/// be read before that.
 pub(crate) async fn follow(
-    mut launched: Launched,
+    launched: Launched,
     mut signals: Signals,
-) -> (io::Result<ExitStatus>, Signals) {
+) -> (io::Result<Launched>, Signals) {
     loop {
         let caught = tokio::select! {
-            status = launched.wait() => return (status, signals),
+            ended = launched.ended() => return (ended.map(|()| launched), signals),
             caught = signals.next() => caught,
         };
         match caught {

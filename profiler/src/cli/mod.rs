@@ -13,6 +13,7 @@ mod help;
 mod logging;
 mod man;
 mod names;
+mod panics;
 mod record;
 mod report;
 mod settings;
@@ -29,7 +30,7 @@ use clap::{
 };
 use clap_complete::Shell;
 
-pub use exit::{exit_code, message};
+pub use exit::{exit_code, is_told, message};
 
 use self::{
     args::{Cli, Command, RecordArgs},
@@ -48,6 +49,11 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode
     {
         return Ok(launch::exec_when_ready(command).into());
     }
+    panics::tell_in_one_line();
+    panics::caught(|| run_command(words))
+}
+
+fn run_command(words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let code = match parse(words)? {
         Parsed::Record { args, typed } => {
             logging::start(args.verbose);

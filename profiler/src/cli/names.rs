@@ -44,8 +44,12 @@ pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
         NameDiagnosis::MapRefused => {
             vec![format!("no Python names: the perf map of pid {pid} was refused{}", reason(summary))]
         }
+        NameDiagnosis::MapUnreadable if summary.refusals.is_empty() => vec![format!(
+            "no Python names: the perf map of pid {pid} names none of the code that ran; it was emptied or written \
+             over: restart the process"
+        )],
         NameDiagnosis::MapUnreadable => {
-            vec![format!("no Python names: the perf map of pid {pid} cannot be read{}", reason(summary))]
+            vec![format!("no Python names: the perf map of pid {pid} is of no use{}", reason(summary))]
         }
     };
     lines

@@ -137,13 +137,13 @@ async fn record_command(settings: &Settings, command: &[OsString]) -> anyhow::Re
             }
         };
         let _ = begun.send(Ok(()));
-        let (status, signals) = follow(launched, signals).await;
+        let (ended, signals) = follow(launched, signals).await;
         let _ = stopped.send(StopReason::TargetExited);
         tokio::spawn(async {
             signals.abort().await;
             let _ = aborting.send(());
         });
-        status.map(Some).context("cannot wait for the command")
+        ended.map(Some).context("cannot wait for the command")
     });
     let finished = async {
         let recording = sample(settings, pid, stop, progress).await?;
@@ -156,7 +156,15 @@ async fn record_command(settings: &Settings, command: &[OsString]) -> anyhow::Re
     let finished = async {
         // Even where recording fails, the command is seen to its end.
         let (finished, followed) = tokio::join!(finished, followed);
-        let ended = followed.context("the command was lost sight of")??;
+        let ended = match followed.context("the command was lost sight of")?? {
+            Some(mut launched) => Some(
+                launched
+                    .wait()
+                    .await
+                    .context("cannot wait for the command")?,
+            ),
+            None => None,
+        };
         Ok(combined(finished?, ended))
     };
     tokio::select! {
@@ -210,7 +218,7 @@ async fn finish(
         report::print(&[report::bpf_line(bpf)]);
     }
     if recording.profile.quality.samples == 0 {
-        report::print(&[report::nothing_to_draw(&recording)]);
+        report::print(&report::nothing_to_draw(&recording));
         return Ok(exit::NOTHING_TO_DRAW);
     }
     let view = settings.view;

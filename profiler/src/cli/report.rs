@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     profile::Quality,
-    session::{BpfStats, Recording, SampledEvent, StopReason, Summary, Throttling},
+    session::{BpfStats, Recording, Remark, SampledEvent, StopReason, Summary, Throttling},
 };
 
 /// More lines than these are not read.
@@ -41,6 +41,8 @@ pub(crate) fn report_lines(recording: &Recording, files: &[Destination]) -> Vec<
         cpu_seconds(cpu_time(summary))
     ));
     lines.extend(notes(recording));
+    // The most important ones come first.
+    lines.truncate(LINES_MAX);
     lines
 }
 
@@ -59,8 +61,8 @@ pub(crate) fn bpf_line(bpf: &BpfStats) -> String {
     let first_sample_ns = first_sample.map_or(0, |ktime| ktime.0);
     format!(
         "bpf: runs={runs} run_time_ns={run_time_ns} frames={frames} samples={samples} \
-         stack_copies={stack_copies} verified_instructions={verified} \
-         first_sample_ns={first_sample_ns}"
+         stack_copies={stack_copies} first_sample_ns={first_sample_ns} \
+         verified_instructions={verified}"
     )
 }
 
@@ -90,16 +92,17 @@ pub(crate) fn notes(recording: &Recording) -> Vec<String> {
     lines.extend(summary.throttling.as_ref().map(throttled));
     lines.extend(python_share(quality));
     lines.extend(name_advice(summary));
+    lines.extend(summary.remarks.iter().map(remark));
     lines
 }
 
-/// The line for a recording without samples.
-pub(crate) fn nothing_to_draw(recording: &Recording) -> String {
+/// The lines for a recording without samples.
+pub(crate) fn nothing_to_draw(recording: &Recording) -> Vec<String> {
     let summary = &recording.summary;
     let lost = recording.profile.quality.lost();
     let used = cpu_seconds(cpu_time(summary));
     let watched = format!("{} used {used} of CPU {}", who(summary), how_long(summary));
-    if lost > 0 {
+    let first = if lost > 0 {
         format!(
             "{watched}, but all {} were lost; nothing to draw",
             counted(lost, "sample")
@@ -111,7 +114,10 @@ pub(crate) fn nothing_to_draw(recording: &Recording) -> String {
         )
     } else {
         format!("{watched}: this profiler samples running code; nothing to draw")
-    }
+    };
+    let mut lines = vec![first];
+    lines.extend(summary.remarks.iter().map(remark));
+    lines
 }
 
 /// CPU time within which no sample need be taken.
@@ -191,25 +197,60 @@ fn throttled(throttling: &Throttling) -> String {
         max_sample_rate_after: after,
         effective_hz,
     } = throttling;
-    let mut parts = Vec::new();
+    let mut causes = Vec::new();
     if *throttle_records > 0 {
-        parts.push(counted(*throttle_records, "pause"));
+        causes.push(counted(*throttle_records, "pause"));
     }
     if after < before {
-        parts.push(format!("it lowered its limit from {before} to {after} Hz"));
+        causes.push(format!("its limit went from {before} to {after} Hz"));
     }
-    if let Some(hz) = effective_hz {
-        parts.push(format!("about {hz:.0} Hz took place"));
+    let rate = effective_hz.map(|hz| format!("about {hz:.0} Hz per busy CPU took place"));
+    match (causes.as_slice(), rate) {
+        ([], rate) => format!(
+            "{}, less than asked: the machine or its host was too busy; shares are right all the same",
+            rate.unwrap_or_else(|| "fewer samples took place".to_owned())
+        ),
+        (causes, None) => format!(
+            "the kernel slowed sampling down ({}): use a lower --frequency",
+            causes.join(", ")
+        ),
+        (causes, Some(rate)) => format!(
+            "the kernel slowed sampling down ({}): {rate}; use a lower --frequency",
+            causes.join(", ")
+        ),
     }
-    format!(
-        "the kernel took fewer samples than asked ({}): use a lower --frequency",
-        parts.join(", ")
-    )
+}
+
+fn remark(remark: &Remark) -> String {
+    match remark {
+        Remark::KernelNamesHidden => {
+            "kernel functions have no names: that takes CAP_SYSLOG, or kernel.kptr_restrict = 0 and \
+             kernel.perf_event_paranoid = 1"
+                .to_owned()
+        }
+        Remark::KernelStacksFailed(count) => {
+            format!("the kernel's part of {} could not be read", counted(*count, "stack"))
+        }
+        Remark::NoRoomForRows(count) => {
+            format!("stacks through {} break off: too large, or too many", counted(*count, "file"))
+        }
+        Remark::ChildrenNotRecorded(pids) => {
+            let shown: Vec<String> = pids.iter().take(3).map(ToString::to_string).collect();
+            let more = if pids.len() > 3 { ", …" } else { "" };
+            let what = if pids.len() == 1 {
+                "a child process that ran Python was"
+            } else {
+                "child processes that ran Python were"
+            };
+            format!("{what} not recorded (pid {}{more}): give such a pid with --pid", shown.join(", "))
+        }
+    }
 }
 
 fn python_share(quality: &Quality) -> Option<String> {
     let frames = quality.python_named + quality.python_unnamed;
-    if frames == 0 {
+    if quality.python_named == 0 {
+        // The advice says it all.
         return None;
     }
     Some(format!(

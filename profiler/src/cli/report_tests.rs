@@ -35,6 +35,7 @@ fn recording(quality: Quality) -> Recording {
             event: SampledEvent::Cycles,
             throttling: None,
             refusals: vec![],
+            remarks: vec![],
             bpf: None,
         },
     };
@@ -98,8 +99,8 @@ fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
             "98.0 % of the stacks are complete; 3 with a guessed caller; 20 cut short: \
              15 code without unwind information, 5 stack memory that could not be read",
             "lost 24 samples (2.3 %): 20 ring buffer full: this machine was too busy, 4 could not be kept",
-            "the kernel took fewer samples than asked (12 pauses, it lowered its limit from 100000 to 50000 Hz, \
-             about 62 Hz took place): use a lower --frequency",
+            "the kernel slowed sampling down (12 pauses, its limit went from 100000 to 50000 Hz): \
+             about 62 Hz per busy CPU took place; use a lower --frequency",
         ]
     );
 }
@@ -134,7 +135,7 @@ fn missing_names_are_explained_case_by_case() {
         ),
         (
             NameDiagnosis::MapUnreadable,
-            &["cannot be read", "symbolic link"],
+            &["of no use", "symbolic link"],
         ),
     ] {
         let mut recording = recording(good());
@@ -184,9 +185,33 @@ fn an_idle_target_is_told_from_a_failure() {
     idle.summary.targets[0].cpu_time = Duration::ZERO;
     assert_eq!(
         nothing_to_draw(&idle),
-        "pid 4242 (python app.py) used 0.00 s of CPU in 5.0 s: this profiler samples running code; nothing to draw"
+        [
+            "pid 4242 (python app.py) used 0.00 s of CPU in 5.0 s: this profiler samples running code; nothing to draw"
+        ]
     );
-    assert!(nothing_to_draw(&recording(Quality::default())).contains("took no samples of it"));
+    assert!(nothing_to_draw(&recording(Quality::default()))[0].contains("took no samples of it"));
+    idle.summary.remarks = vec![Remark::ChildrenNotRecorded(vec![Pid(7), Pid(8)])];
+    assert_eq!(
+        nothing_to_draw(&idle)[1],
+        "child processes that ran Python were not recorded (pid 7, 8): give such a pid with --pid"
+    );
+}
+
+#[test]
+fn a_slow_rate_without_a_word_from_the_kernel_is_not_blamed_on_it() {
+    let mut recording = recording(good());
+    recording.summary.throttling = Some(Throttling {
+        throttle_records: 0,
+        max_sample_rate_before: 100_000,
+        max_sample_rate_after: 100_000,
+        effective_hz: Some(60.2),
+    });
+    let text = notes(&recording).concat();
+    assert!(
+        text.contains("about 60 Hz per busy CPU took place, less than asked"),
+        "{text}"
+    );
+    assert!(!text.contains("kernel"), "{text}");
 }
 
 #[test]

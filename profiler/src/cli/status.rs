@@ -101,7 +101,7 @@ fn line(progress: &Progress, columns: usize, colours: bool) -> String {
     }
     // A full line would make some terminals wrap.
     let cut = clip(&plain, columns.saturating_sub(1));
-    if !colours {
+    if !colours || progress.hottest.is_none() {
         return cut;
     }
     let at = cut.char_indices().nth(head).map_or(cut.len(), |(at, _)| at);

@@ -84,11 +84,10 @@ impl Btf {
             let (name, info) = (word(at)?, word(at + 4)?);
             let (kind, count) = ((info >> 24) & 0x1f, (info & 0xffff) as usize);
             let extra = match kind {
-                1 | 14 | 17 => 4,                            // int, variable, declaration tag
-                3 => 12,                                     // array
-                KIND_STRUCT | KIND_UNION | 15 => count * 12, // structure, union, data section
-                19 => count * 12,                            // 64-bit enum
-                6 | 13 => count * 8,                         // enum, function prototype
+                1 | 14 | 17 => 4,                                 // int, variable, declaration tag
+                3 => 12,                                          // array
+                KIND_STRUCT | KIND_UNION | 15 | 19 => count * 12, // structure, union, data section, 64-bit enum
+                6 | 13 => count * 8,                              // enum, function prototype
                 _ => 0,
             };
             let members = self.data.get(at + 12..at + 12 + extra)?;
@@ -112,10 +111,8 @@ mod tests {
 
     #[test]
     fn the_kernels_task_struct_has_a_stack() {
-        let Ok(btf) = Btf::of_kernel() else {
-            eprintln!("no /sys/kernel/btf/vmlinux here");
-            return;
-        };
+        // Kernels without it have no test of this either: the file is what is read.
+        let Ok(btf) = Btf::of_kernel() else { return };
         let offset = btf
             .member_offset("task_struct", "stack")
             .expect("every kernel has it");

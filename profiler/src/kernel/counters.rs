@@ -3,7 +3,7 @@
 use aya::maps::{MapData, PerCpuArray};
 use profiler_common::{counters, sample::STACK_ENDS};
 
-use super::loader::KernelError;
+use super::error::KernelError;
 
 /// Samples by how their walk ended, in the order of `profiler_common::sample::StackEnd::ALL`.
 pub type EndCounts = [u64; STACK_ENDS];

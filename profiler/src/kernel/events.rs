@@ -15,7 +15,7 @@ use perf_event::{
     events::{Hardware, Software},
 };
 
-use super::loader::KernelError;
+use super::error::KernelError;
 use crate::model::{Hz, Pid};
 
 /// Bytes of each CPU's record buffer. Only mappings, `exec` and throttling go there: some hundred records.
@@ -205,7 +205,7 @@ fn refused(source: io::Error, frequency: Hz) -> KernelError {
             asked: frequency,
             limit: limits.max_sample_rate,
         },
-        _ => KernelError::Event { source },
+        _ => KernelError::event(source),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What this kernel offers, found out before loading.
 
-use std::{fs, io, os::unix::fs::MetadataExt as _};
+use std::{env, fs, io, os::unix::fs::MetadataExt as _};
 
 use super::btf::Btf;
 
@@ -12,6 +12,9 @@ const KERNEL_STACK_BYTES: u32 = 16384;
 const PT_REGS_BYTES: u32 = 168;
 /// `TOP_OF_KERNEL_STACK_PADDING` with `CONFIG_X86_FRED` (arch/x86/include/asm/thread_info.h, Linux 6.9+).
 const FRED_PADDING: u32 = 16;
+
+/// For tests: `task-stack` has this program do as on kernels without the helper.
+const USER_REGS_VARIABLE: &str = "PYPROF_BPF_USER_REGS";
 
 /// How the user registers of a sample that hit the kernel are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +41,12 @@ pub struct Features {
 
 impl Features {
     /// Looks at the kernel's version, its BTF where that is needed, and our pid namespace.
+    ///
+    /// The environment variable `PYPROF_BPF_USER_REGS=task-stack` takes [`Self::task_stack`] on any kernel: it is how the
+    /// tests reach it.
     pub fn detect() -> io::Result<Self> {
-        let registers = if kernel_version() >= (5, 15) {
+        let fall_back = env::var_os(USER_REGS_VARIABLE).is_some_and(|way| way == "task-stack");
+        let registers = if kernel_version() >= (5, 15) && !fall_back {
             RegistersFrom::Helper
         } else {
             Self::task_stack()?

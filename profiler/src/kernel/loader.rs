@@ -7,24 +7,24 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader, VerifierLogLevel,
-    maps::{HashMap, Map, MapData, MapError, PerCpuArray},
-    programs::{PerfEvent, ProgramError},
+    maps::{HashMap, Map, MapData, PerCpuArray},
+    programs::PerfEvent,
 };
 use aya_log::EbpfLogger;
 use profiler_common::{
     config::{global, user_regs},
     unwind_row::{CHUNK_ROWS, Page, ProcessMappings, UnwindRule},
 };
-use thiserror::Error;
 
 use super::{
     counters::Counters,
+    error::KernelError,
     events::SamplingEvents,
     features::{Features, RegistersFrom},
     memory::MappedArray,
     ring::SampleRing,
 };
-use crate::model::{Hz, Pid};
+use crate::model::Hz;
 
 /// The object that `build.rs` built or took from the repository.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pyprof-bpf.bpf.o"));
@@ -32,74 +32,9 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/py
 /// The program's name (profiler-ebpf/src/main.rs).
 const PROGRAM: &str = "sample";
 /// Slots for mappings of processes (`PROCESS_MAPPINGS` in profiler-ebpf/src/maps.rs).
-const MAPPING_SLOTS: usize = 64;
+pub(super) const MAPPING_SLOTS: usize = 64;
 /// `RULES` in profiler-ebpf/src/maps.rs.
 const RULES_MAX: usize = 65536;
-
-/// Why the kernel side could not be set up.
-#[derive(Debug, Error)]
-pub enum KernelError {
-    /// The object is not what this program expects.
-    #[error(
-        "the embedded BPF object does not fit this program: {0}\nbuild both again: cargo xtask bpf && cargo build"
-    )]
-    Object(String),
-    /// The kernel refused the object or one of its maps.
-    #[error("the kernel refused the BPF object: {0}")]
-    Load(#[from] Box<aya::EbpfError>),
-    /// The kernel refused the program.
-    #[error("the kernel refused the BPF program: {0}")]
-    Program(#[from] Box<ProgramError>),
-    /// A map could not be used.
-    #[error("cannot use the BPF map {name}: {source}")]
-    Map {
-        /// The map's name.
-        name: &'static str,
-        /// What aya says.
-        #[source]
-        source: MapError,
-    },
-    /// The sampling event could not be opened.
-    #[error("cannot open a sampling event: {source}")]
-    Event {
-        /// The kernel's answer.
-        #[source]
-        source: io::Error,
-    },
-    /// The frequency is above the kernel's limit.
-    #[error(
-        "{asked} is more than this kernel allows ({limit} Hz)\n\
-         raise the limit: sudo sysctl kernel.perf_event_max_sample_rate={}, or sample less often: -F {limit}", asked.0
-    )]
-    Frequency {
-        /// What was asked for.
-        asked: Hz,
-        /// `kernel.perf_event_max_sample_rate`.
-        limit: u64,
-    },
-    /// More processes than there are slots.
-    #[error("cannot follow pid {pid}: {MAPPING_SLOTS} processes are being followed already")]
-    TooManyProcesses {
-        /// The process that found no slot.
-        pid: Pid,
-    },
-    /// A system call failed.
-    #[error("{call} failed: {source}")]
-    System {
-        /// Which one.
-        call: &'static str,
-        /// The kernel's answer.
-        #[source]
-        source: io::Error,
-    },
-}
-
-impl KernelError {
-    /// For `map_err`: an error of this map.
-    pub(super) fn map(name: &'static str) -> impl FnOnce(MapError) -> Self {
-        move |source| Self::Map { name, source }
-    }
-}
 
 /// How much room there is for unwind rows: kernel memory, allocated at load.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +125,7 @@ impl KernelSide {
             .map_max_entries("ROWS", sizes.chunks)
             .map_max_entries("PAGES", sizes.pages)
             .load(OBJECT)
-            .map_err(Box::new)?;
+            .map_err(KernelError::load)?;
         // Before the program: it refers to the log's map.
         let flush_log = match EbpfLogger::init(&mut ebpf) {
             Ok(mut logger) => Some(Box::new(move || logger.flush()) as Box<dyn FnMut() + Send>),
@@ -203,8 +138,8 @@ impl KernelSide {
             .program_mut(PROGRAM)
             .ok_or_else(|| KernelError::Object(format!("no program {PROGRAM}")))?
             .try_into()
-            .map_err(Box::new)?;
-        program.load().map_err(Box::new)?;
+            .map_err(KernelError::program)?;
+        program.load().map_err(KernelError::program)?;
         let counters = take(&mut ebpf, "COUNTERS")?;
         let counters = PerCpuArray::try_from(counters).map_err(KernelError::map("COUNTERS"))?;
         Ok(Self {
@@ -243,8 +178,8 @@ impl KernelSide {
             .program(PROGRAM)
             .ok_or_else(|| KernelError::Object(format!("no program {PROGRAM}")))?
             .try_into()
-            .map_err(Box::new)?;
-        let descriptor = program.fd().map_err(Box::new)?;
+            .map_err(KernelError::program)?;
+        let descriptor = program.fd().map_err(KernelError::program)?;
         SamplingEvents::attach(descriptor.as_fd(), frequency)
     }
 
@@ -278,8 +213,8 @@ impl KernelSide {
             .ebpf
             .program(PROGRAM)
             .ok_or_else(|| KernelError::Object(format!("no program {PROGRAM}")))?;
-        let program: &PerfEvent = program.try_into().map_err(Box::new)?;
-        let info = program.info().map_err(Box::new)?;
+        let program: &PerfEvent = program.try_into().map_err(KernelError::program)?;
+        let info = program.info().map_err(KernelError::program)?;
         Ok(ProgramStats {
             runs: info.run_count(),
             run_time_ns: info.run_time().as_nanos() as u64,

@@ -5,7 +5,7 @@ use std::{io, marker::PhantomData, os::fd::AsRawFd as _};
 use aya::{Pod, maps::Map};
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::loader::KernelError;
+use super::error::KernelError;
 
 /// A BPF array with `BPF_F_MMAPABLE` (Linux 5.5+), seen as one long array of `T`: a map's value may be many of them.
 /// The map's values must be a multiple of 8 bytes long, to which the kernel rounds them up.

@@ -8,6 +8,7 @@
 //! | `loader` | the object, its constants and sizes, into the kernel |
 //! | `features` | what this kernel offers |
 //! | `btf` | offsets of kernel structures, for kernels that lack a helper |
+//! | `error` | why it could not be set up |
 //! | `events` | one sampling event per online CPU, and the records that come with it |
 //! | `ring` | bytes of the ring buffer → `RawSample` |
 //! | `counters` | what the BPF program counted |
@@ -15,6 +16,7 @@
 
 mod btf;
 mod counters;
+mod error;
 mod events;
 mod features;
 mod loader;
@@ -22,7 +24,8 @@ mod memory;
 mod ring;
 
 pub use counters::{Counters, EndCounts};
+pub use error::KernelError;
 pub use events::{KernelEvent, RateLimits, SamplingEvents};
 pub use features::{Features, RegistersFrom};
-pub use loader::{KernelError, KernelSide, MapSizes, ProgramStats, UnwindMaps};
+pub use loader::{KernelSide, MapSizes, ProgramStats, UnwindMaps};
 pub use ring::SampleRing;

@@ -3,9 +3,11 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use aya::maps::{Map, MapData, RingBuf};
-use profiler_common::sample::{HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags};
+use profiler_common::sample::{
+    HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags, stack_copy_begin,
+};
 
-use super::loader::KernelError;
+use super::error::KernelError;
 use crate::model::{
     Avma, KtimeNs, Pid, RawSample, SavedRegister, StackCopy, StackEnd, ThreadName, Tid,
 };
@@ -90,6 +92,7 @@ fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>>
             bp: header.end_bp,
             saved: saved_registers(&header),
             is_leaf: header.flags & flags::END_IS_LEAF != 0,
+            begin: stack_copy_begin(header.end_sp),
             stack: &stack[..stack.len().min(usize::from(header.stack_bytes))],
         }
     });
@@ -148,9 +151,9 @@ mod tests {
         let counts = std::mem::offset_of!(SampleHeader, native_words);
         bytes[counts..counts + 2].copy_from_slice(&native.to_ne_bytes());
         bytes[counts + 4..counts + 6].copy_from_slice(&kernel.to_ne_bytes());
-        words
-            .iter()
-            .for_each(|word| bytes.extend(word.to_ne_bytes()));
+        for word in words {
+            bytes.extend(word.to_ne_bytes());
+        }
         bytes
     }
 

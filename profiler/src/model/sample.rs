@@ -34,7 +34,7 @@ pub struct RawSample<'a> {
 pub struct StackCopy<'a> {
     /// Instruction pointer of the frame the walk stopped at.
     pub ip: Avma,
-    /// Its stack pointer; `stack` begins here.
+    /// Its stack pointer.
     pub sp: u64,
     /// Its frame pointer register.
     pub bp: u64,
@@ -42,7 +42,9 @@ pub struct StackCopy<'a> {
     pub saved: [SavedRegister; 5],
     /// That frame is the interrupted one.
     pub is_leaf: bool,
-    /// Bytes of the user stack from `sp` on.
+    /// Where `stack` begins: at `sp`, or a little below it.
+    pub begin: u64,
+    /// Bytes of the user stack.
     pub stack: &'a [u8],
 }
 

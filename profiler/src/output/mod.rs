@@ -1,6 +1,6 @@
 //! From a profile to bytes.
 //!
-//! [`write`] turns a [`Profile`] into one [`Format`]; [`OutputFile`] puts the bytes in their place, whole or not at all.
+//! [`write()`] turns a [`Profile`] into one [`Format`]; [`OutputFile`] puts the bytes in their place, whole or not at all.
 //! Neither needs the process that was profiled. Every format takes names as they were recorded, which may hold any
 //! character, and makes them safe for itself with `name`.
 

@@ -121,21 +121,3 @@ fn each_missing_feature_has_its_own_message() {
     };
     assert!(message(&arm, Wish::default()).contains("aarch64"));
 }
-
-#[test]
-fn giving_up_keeps_what_reading_needs() {
-    // On a thread of its own: the other tests keep what they have.
-    std::thread::spawn(|| {
-        let before = thread::capabilities(None).unwrap().effective;
-        give_up_unneeded().unwrap();
-        let after = thread::capabilities(None).unwrap().effective;
-        assert!(!after.contains(CapabilitySet::SYS_ADMIN));
-        assert_eq!(
-            after.contains(CapabilitySet::SYS_PTRACE),
-            before.contains(CapabilitySet::SYS_PTRACE)
-        );
-        assert!(thread::no_new_privs().unwrap());
-    })
-    .join()
-    .unwrap();
-}

@@ -5,7 +5,10 @@ use std::{
     io,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::MetadataExt},
+        unix::{
+            ffi::OsStrExt,
+            fs::{FileExt as _, MetadataExt},
+        },
     },
     path::{Path, PathBuf},
 };
@@ -61,6 +64,14 @@ pub struct MappedFile {
     pub identity: FileIdentity,
     /// Its path as mapped, for people: another file may be there now.
     pub display_path: PathBuf,
+}
+
+impl MappedFile {
+    /// It begins as an ELF file does: libraries may be loaded from memory that has no name, which else holds JIT code.
+    pub fn is_elf(&self) -> bool {
+        let mut magic = [0; 4];
+        self.file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF"
+    }
 }
 
 /// Why a mapped file could not be opened.

@@ -12,7 +12,7 @@ mod caller;
 mod helper;
 
 use std::{
-    ffi::OsString,
+    ffi::{CStr, OsString},
     io::{self, IoSlice},
     mem::MaybeUninit,
     os::{
@@ -24,10 +24,10 @@ use std::{
 
 use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
-    process::{Signal, kill_process},
+    process::{PidfdFlags, Signal, kill_process, pidfd_open},
 };
 use tokio::{
-    io::AsyncReadExt as _,
+    io::{AsyncReadExt as _, Interest, unix::AsyncFd},
     process::{Child, Command},
 };
 
@@ -38,6 +38,9 @@ use crate::model::Pid;
 
 /// First word of the helper's command line. Not for people.
 pub const HELPER: &str = "__exec-when-ready";
+
+/// Name of the helper's thread, until it becomes the command. At most 15 bytes.
+pub const HELPER_NAME: &CStr = c"pyprof:waiting";
 
 /// Makes CPython 3.12 and later write perf maps (`PyUnstable_PerfTrampoline…`, Python/perf_trampoline.c).
 const PERF_SUPPORT: (&str, &str) = ("PYTHONPERFSUPPORT", "1");
@@ -160,6 +163,24 @@ impl Launched {
         }
     }
 
+    /// Waits for its end without taking note of it: it stays a zombie, whose CPU time can be read, until
+    /// [`wait`](Self::wait).
+    #[expect(
+        deprecated,
+        reason = "the unsafe successor wants a promise that an OwnedFd keeps"
+    )]
+    pub async fn ended(&self) -> io::Result<()> {
+        let Some(pid) = self.raw_pid() else {
+            return Ok(());
+        };
+        let handle = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
+        // Readable, and so it stays, once the last thread has exited.
+        AsyncFd::with_interest(handle, Interest::READABLE)?
+            .readable()
+            .await
+            .map(drop)
+    }
+
     /// Waits for its end.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait().await
@@ -167,14 +188,16 @@ impl Launched {
 
     /// Sends it a signal; nothing happens once it has been waited for.
     pub fn signal(&self, signal: Signal) {
-        let pid = self
-            .child
-            .id()
-            .and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()));
-        if let Some(pid) = pid {
+        if let Some(pid) = self.raw_pid() {
             // It may have exited a moment ago, and be a zombie: that is no failure.
             let _ = kill_process(pid, signal);
         }
+    }
+
+    /// `None` once it has been waited for.
+    fn raw_pid(&self) -> Option<rustix::process::Pid> {
+        let pid = self.child.id()?;
+        rustix::process::Pid::from_raw(pid.cast_signed())
     }
 }
 

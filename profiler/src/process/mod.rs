@@ -1,25 +1,29 @@
 //! Facts about targets: what they are, what is mapped in them, what Python they run.
 
+mod children;
 mod command_line;
 mod elf;
 mod elf_extract;
 mod file;
 pub mod launch;
 mod mappings;
+mod pace;
 mod process_map;
 mod python;
 mod status;
 mod target;
 mod vdso;
 
+pub use children::Children;
 pub use elf::{ElfFile, Segments, SymbolTable};
 pub use file::{FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped};
 pub use mappings::{
     MAPPINGS_MAX, Mapping, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
     read_executable_mappings,
 };
+pub use pace::Pace;
 pub use process_map::ProcessMap;
-pub use python::{inspect, perf_map_is_open};
+pub use python::{inspect, perf_map_handle};
 pub use target::{Target, TargetError};
 pub use vdso::{vdso_file, vdso_image};
 

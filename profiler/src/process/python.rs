@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustc_hash::FxHashSet;
+
 use crate::model::Pid;
 
 use super::{
@@ -18,6 +20,9 @@ use super::{
 
 /// Files looked into for an interpreter, when neither libpython nor the program itself is one.
 const FILES_MAX: usize = 64;
+
+/// Files whose names are looked at.
+const DISTINCT_FILES_MAX: usize = 4096;
 
 /// Bytes of a file's constants that are searched for a version.
 const CONSTANTS_BYTES_MAX: u64 = 32 << 20;
@@ -44,24 +49,24 @@ pub fn inspect(target: &Target, mappings: &[Mapping]) -> PythonInfo {
     }
 }
 
-/// The process has its perf map open for writing, whoever asked for it: `sys.activate_stack_trampoline` too.
+/// The descriptor with which a process writes its perf map, `/proc/PID/fd/N`, whoever asked for the map:
+/// `sys.activate_stack_trampoline` too, and also if the map's name was removed.
 ///
 /// `perf_map_state.perf_map` in Python/sysmodule.c (CPython 3.12 to 3.15) stays open until the interpreter ends. Needs
-/// the right to read the process; without it, `false`.
-pub fn perf_map_is_open(target: &Target) -> bool {
+/// the right to read the process; without it, `None`. One system call for each descriptor.
+pub fn perf_map_handle(target: &Target) -> Option<PathBuf> {
     let name = format!("/perf-{}.map", target.ns_pid);
-    let Ok(handles) = fs::read_dir(format!("/proc/{}/fd", target.pid)) else {
-        return false;
-    };
-    handles
-        .flatten()
-        .filter_map(|handle| fs::read_link(handle.path()).ok())
-        .any(|path| {
-            let path = path.to_string_lossy();
-            path.strip_suffix(" (deleted)")
-                .unwrap_or(&path)
-                .ends_with(&name)
-        })
+    let handles = fs::read_dir(format!("/proc/{}/fd", target.pid)).ok()?;
+    let mut handles = handles.flatten().map(|handle| handle.path());
+    handles.find(|handle| {
+        let Ok(path) = fs::read_link(handle) else {
+            return false;
+        };
+        let path = path.to_string_lossy();
+        path.strip_suffix(" (deleted)")
+            .unwrap_or(&path)
+            .ends_with(&name)
+    })
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -108,16 +113,14 @@ fn find_interpreter(target: &Target, mappings: &[Mapping]) -> Interpreter {
 
 /// Executable mappings of files, the first of each.
 fn distinct_files(mappings: &[Mapping]) -> Vec<(&Path, &Mapping)> {
-    let mut files: Vec<(&Path, &Mapping)> = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| mapping.executable) {
-        if let Some(path) = mapping.path()
-            && !files.iter().any(|(known, _)| *known == path)
-            && files.len() < 4096
-        {
-            files.push((path, mapping));
-        }
-    }
-    files
+    let mut seen = FxHashSet::default();
+    mappings
+        .iter()
+        .filter(|mapping| mapping.executable)
+        .filter_map(|mapping| Some((mapping.path()?, mapping)))
+        .filter(|(path, _)| seen.insert(path.as_os_str()))
+        .take(DISTINCT_FILES_MAX)
+        .collect()
 }
 
 fn version_of_file(pid: Pid, mapping: &Mapping, path: &Path) -> Option<(u8, u8)> {

@@ -172,7 +172,7 @@ fn trampolines_asked_for_are_noticed() {
     let by_option = Running::start(&path, &["-X", "perf"], &[]).expect("starts");
     let (target, info) = by_option.inspect();
     assert!(info.trampolines_asked && !info.jitdump);
-    assert!(perf_map_is_open(&target));
+    assert!(perf_map_handle(&target).is_some());
     let _ = fs::remove_file(own_file(&by_option));
 
     let by_variable = Running::start(&path, &[], &[("PYTHONPERFSUPPORT", "1")]).expect("starts");
@@ -182,7 +182,7 @@ fn trampolines_asked_for_are_noticed() {
     let isolated = Running::start(&path, &["-I"], &[("PYTHONPERFSUPPORT", "1")]).expect("starts");
     let (target, info) = isolated.inspect();
     assert!(!info.trampolines_asked);
-    assert!(!perf_map_is_open(&target));
+    assert!(perf_map_handle(&target).is_none());
 }
 
 #[test]

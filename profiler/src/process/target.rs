@@ -20,7 +20,10 @@ use rustix::{
 
 use crate::model::Pid;
 
-use super::status::{Stat, Status};
+use super::{
+    launch::HELPER,
+    status::{Stat, Status},
+};
 
 /// Bytes of a command line that are read; the rest is of no use to anyone.
 const COMMAND_LINE_BYTES_MAX: u64 = 64 << 10;
@@ -188,8 +191,12 @@ impl Target {
 
     /// Its command line, arguments joined by spaces; `[name]` if it has none. Raw: may hold any character.
     pub fn command(&self) -> String {
-        let joined = self
-            .arguments
+        let arguments = match self.arguments.as_slice() {
+            // What we launch is known by what it is going to be.
+            [_, first, command @ ..] if first == HELPER => command,
+            arguments => arguments,
+        };
+        let joined = arguments
             .iter()
             .map(|argument| argument.to_string_lossy())
             .collect::<Vec<_>>()
@@ -199,6 +206,11 @@ impl Target {
         } else {
             joined
         }
+    }
+
+    /// It runs this very program: it was launched by us and has not become the command yet.
+    pub fn is_own_image(&self) -> bool {
+        self.exe.is_some() && self.exe == fs::read_link("/proc/self/exe").ok()
     }
 
     /// It has not exited. Costs one system call; never mistakes another process for it.

@@ -27,8 +27,44 @@ pub enum SessionError {
 }
 
 impl SessionError {
+    /// The kernel, or a sandbox, does not let anybody sample here.
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Kernel(err) if err.is_refusal())
+    }
+
+    /// Other settings would do.
+    pub const fn is_wrong_usage(&self) -> bool {
+        matches!(self, Self::Kernel(KernelError::Frequency { .. }))
+    }
+
     /// For `map_err`: what was being done.
     pub(super) fn system(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { doing, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Hz;
+
+    #[test]
+    fn what_the_kernel_refuses_is_told_from_failures() {
+        let source = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let call = "bpf";
+        let forbidden = KernelError::Forbidden {
+            call,
+            source: source(),
+        };
+        assert!(SessionError::from(forbidden).is_refusal());
+        let frequency = KernelError::Frequency {
+            asked: Hz(200_000),
+            limit: 100_000,
+        };
+        let frequency = SessionError::from(frequency);
+        assert!(frequency.is_wrong_usage() && !frequency.is_refusal());
+        let source = source();
+        let other = SessionError::from(KernelError::System { call, source });
+        assert!(!other.is_refusal() && !other.is_wrong_usage());
     }
 }

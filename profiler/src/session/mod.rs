@@ -1,6 +1,8 @@
 //! One recording, from attach to profile: the only module that knows all stages.
 
 mod error;
+mod finish;
+mod limits;
 mod record;
 mod settings;
 mod summary;
@@ -10,5 +12,9 @@ pub use error::SessionError;
 pub use record::record;
 pub use settings::RecordSettings;
 pub use summary::{
-    BpfStats, Progress, Recording, SampledEvent, StopReason, Summary, TargetSummary, Throttling,
+    BpfStats, Progress, Recording, Remark, SampledEvent, StopReason, Summary, TargetSummary,
+    Throttling,
 };
+
+/// Names of the threads that read hostile files, and catch the panics this may cause.
+pub const CAREFUL_THREADS: [&str; 2] = [crate::symbols::THREAD_NAME, crate::unwind::THREAD_NAME];

@@ -19,15 +19,12 @@ use tokio::{
 };
 
 use super::{
-    BpfStats, Progress, RecordSettings, Recording, SampledEvent, SessionError, StopReason, Summary,
-    TargetSummary, Throttling, targets::Targets,
+    Progress, RecordSettings, Recording, SessionError, StopReason, limits, targets::Targets,
 };
 use crate::{
-    kernel::{
-        Counters, Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing,
-        SamplingEvents,
-    },
+    kernel::{Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing, SamplingEvents},
     model::{KtimeNs, Pid, ResolvedStack, StackEnd, ThreadName, Tid, UnwoundStack},
+    process::{Children, Target, launch::HELPER_NAME},
     profile::Aggregator,
     symbols::{Resolver, perf_map::PerfMapWatch},
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
@@ -41,14 +38,10 @@ const DRAIN_MAX: usize = 16_384;
 const SLOW_TURNS: u32 = 5;
 /// After telling how far it is, the session rests from that for so many times as long as it took.
 const TELL_REST: u32 = 200;
-/// How long names may take to arrive after the recording.
-const NAMES_PATIENCE: Duration = Duration::from_secs(10);
-/// A deviation of the real sampling rate from the one asked for that is not told: CPU times are known to some percent.
-const RATE_TOLERANCE: f64 = 0.1;
-/// The same when the kernel says that it paused sampling.
-const RATE_TOLERANCE_PAUSED: f64 = 0.03;
-/// CPU time of the targets from which on the real rate can be told: it is counted in steps of 10 ms.
-const RATE_KNOWN_AFTER: Duration = Duration::from_secs(1);
+/// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later,
+/// from a copy of 16 KiB, and those that are deeper are cut short. Tables of Python alone take some 20 ms, with numpy
+/// 150 ms; longer on a busy machine.
+const TABLES_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Samples the targets until `stop`, the end of the duration, or the exit of the last of them.
 ///
@@ -64,7 +57,9 @@ pub async fn record(
     progress.send_replace(Progress::default());
     let end = settings
         .duration
-        .map(|duration| tokio::time::Instant::from_std(began + duration));
+        // Later than the clock can tell: never.
+        .and_then(|duration| began.checked_add(duration))
+        .map(tokio::time::Instant::from_std);
     let mut stop = pin!(stop);
     let mut exits = session.exits()?;
     let mut turns = interval(TURN);
@@ -141,34 +136,38 @@ fn readable<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
 }
 
 /// Everything that a recording holds.
-struct Session {
-    targets: Targets,
-    kernel: KernelSide,
-    events: SamplingEvents,
-    ring: AsyncFd<SampleRing>,
-    builder: TableBuilder,
-    resolver: Resolver,
-    aggregator: Aggregator,
-    watch: Option<PerfMapWatch>,
-    maps_changed: bool,
-    limits_before: Option<RateLimits>,
-    throttle_records: u64,
-    finished_in_user_space: u64,
-    first_sample: Option<KtimeNs>,
+pub(super) struct Session {
+    pub(super) targets: Targets,
+    pub(super) kernel: KernelSide,
+    pub(super) events: SamplingEvents,
+    pub(super) ring: AsyncFd<SampleRing>,
+    pub(super) builder: TableBuilder,
+    pub(super) resolver: Resolver,
+    pub(super) aggregator: Aggregator,
+    pub(super) watch: Option<PerfMapWatch>,
+    pub(super) maps_changed: bool,
+    pub(super) limits_before: Option<RateLimits>,
+    pub(super) throttle_records: u64,
+    pub(super) finished_in_user_space: u64,
+    pub(super) first_sample: Option<KtimeNs>,
     tell_from: Duration,
-    buffers: Buffers,
+    /// A target is a command of ours that waits for its beginning.
+    pub(super) launched: bool,
+    pub(super) children: Children,
+    pub(super) buffers: Buffers,
 }
 
 /// One of each, used for all samples.
-struct Buffers {
-    unwound: UnwoundStack,
-    resolved: ResolvedStack,
-    unfinished: Vec<Box<UnfinishedWalk>>,
+pub(super) struct Buffers {
+    pub(super) unwound: UnwoundStack,
+    pub(super) resolved: ResolvedStack,
+    pub(super) unfinished: Vec<UnfinishedWalk>,
 }
 
 impl Session {
     /// Sets up all stages, from the last to the first, so that each finds the next one ready.
     fn begin(settings: &RecordSettings) -> Result<Self, SessionError> {
+        limits::raise();
         let mut targets = Targets::check(&settings.pids)?;
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
         let sizes = MapSizes::for_text(targets.text_bytes());
@@ -181,11 +180,14 @@ impl Session {
             TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
         let mut resolver = Resolver::start().map_err(SessionError::system("starting a thread"))?;
         targets.introduce(&builder, &mut resolver);
+        builder.settle(TABLES_PATIENCE);
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
         let limits_before = RateLimits::read().ok();
+        let launched = targets.iter().any(Target::is_own_image);
         let events = kernel.attach(settings.frequency)?;
-        let watch = watch_maps(&targets);
+        targets.begin_counting();
+        let watch = targets.watch_perf_maps();
         Ok(Self {
             targets,
             kernel,
@@ -201,6 +203,8 @@ impl Session {
             finished_in_user_space: 0,
             first_sample: None,
             tell_from: Duration::ZERO,
+            launched,
+            children: Children::default(),
             buffers: Buffers::new(),
         })
     }
@@ -214,8 +218,10 @@ impl Session {
     }
 
     /// One turn: what happened, then the samples, then their names.
-    fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
+        self.targets.note_cpu_time();
         self.follow();
+        self.targets.catch_up(&self.builder, &mut self.resolver);
         if std::mem::take(&mut self.maps_changed) || self.watch.is_none() {
             self.resolver.refresh_perf_maps();
         }
@@ -224,16 +230,27 @@ impl Session {
         self.kernel.flush_log();
     }
 
+    /// Looks which Pythons the targets have started: they are not recorded, which the report must say.
+    fn look_for_children(&mut self) {
+        for target in self.targets.iter() {
+            self.children.look(target.pid);
+        }
+    }
+
     /// Takes in what the kernel tells of processes. Returns true when mappings have changed.
     fn follow(&mut self) -> bool {
         let (targets, throttled) = (&self.targets, &mut self.throttle_records);
-        let (mut mapped, mut executed, mut lost) = (Vec::new(), Vec::new(), false);
+        let (mut mapped, mut executed) = (Vec::new(), Vec::new());
+        let (mut started, mut lost) = (false, false);
         self.events.drain(|event| match event {
             KernelEvent::Mapped(pid) if targets.contains(pid) && !mapped.contains(&pid) => {
-                mapped.push(pid)
+                mapped.push(pid);
             }
-            KernelEvent::Executed(pid) if targets.contains(pid) => executed.push(pid),
-            KernelEvent::Mapped(_) | KernelEvent::Executed(_) => {}
+            KernelEvent::Executed(pid) if targets.contains(pid) && !executed.contains(&pid) => {
+                executed.push(pid);
+            }
+            KernelEvent::Executed(_) => started = true,
+            KernelEvent::Mapped(_) => {}
             KernelEvent::RecordsLost(count) => {
                 tracing::debug!("{count} mapping records lost: reading all mappings again");
                 lost = true;
@@ -250,6 +267,9 @@ impl Session {
         for &pid in mapped.iter().filter(|pid| !executed.contains(pid)) {
             self.targets.remap(pid, &self.builder, &mut self.resolver);
         }
+        if started {
+            self.look_for_children();
+        }
         !(mapped.is_empty() && executed.is_empty())
     }
 
@@ -261,6 +281,7 @@ impl Session {
             aggregator,
             first_sample,
             buffers,
+            launched,
             ..
         } = self;
         let Buffers {
@@ -269,9 +290,13 @@ impl Session {
             unfinished,
         } = buffers;
         ring.get_mut().drain(DRAIN_MAX, |sample| {
+            if *launched && sample.thread_name.as_bytes() == HELPER_NAME.to_bytes() {
+                // The command has not begun yet.
+                return;
+            }
             first_sample.get_or_insert(sample.ktime);
             if let Some(walk) = UnfinishedWalk::of(sample) {
-                unfinished.push(Box::new(walk));
+                unfinished.push(walk);
                 return;
             }
             merge(sample, unwound);
@@ -304,7 +329,7 @@ impl Session {
             }
         }
         for walk in std::mem::take(&mut self.buffers.unfinished) {
-            if let Err(walk) = self.builder.finish_walk(walk) {
+            if let Err(walk) = self.builder.finish_walk(Box::new(walk)) {
                 // The queue is full: the stack counts as it is, and its end says why it is short.
                 self.add_finished(&walk.stack);
             }
@@ -322,6 +347,7 @@ impl Session {
             tracing::warn!("cannot follow CPUs that go on- or offline: {error}");
         }
         self.targets.revisit(&self.builder, &mut self.resolver);
+        self.look_for_children();
     }
 
     fn tell(&mut self, progress: &watch::Sender<Progress>, elapsed: Duration) {
@@ -343,105 +369,6 @@ impl Session {
         });
         self.tell_from = elapsed + TELL_REST * began.elapsed();
     }
-
-    /// Stops sampling, works off what is waiting, and adds up.
-    fn finish(
-        mut self,
-        settings: &RecordSettings,
-        stop: StopReason,
-        elapsed: Duration,
-    ) -> Recording {
-        self.events.stop();
-        self.resolver.refresh_perf_maps();
-        self.turn();
-        let counters = self.kernel.counters().unwrap_or_default();
-        let bpf = settings.bpf_stats.then(|| self.bpf_stats(&counters));
-        let throttling = self.throttling(settings, &counters);
-        let mut late = Vec::new();
-        let built = self.builder.end(|stack| late.push(stack));
-        tracing::debug!("{built:?}");
-        for stack in &late {
-            self.finished_in_user_space += u64::from(stack.end.is_complete());
-            self.resolver.resolve(stack, &mut self.buffers.resolved);
-            self.aggregator.add(&self.buffers.resolved);
-        }
-        let targets = self.targets.facts();
-        let targets: Vec<_> = targets
-            .into_iter()
-            .map(|facts| TargetSummary {
-                pid: facts.pid,
-                command: facts.command,
-                python: facts.python,
-                cpu_time: facts.cpu_time,
-                names: self.resolver.diagnosis(facts.pid),
-            })
-            .collect();
-        let refusals = self.resolver.complaints();
-        let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
-        profile.quality.ring_full = counters.ring_full;
-        profile.quality.finished_in_user_space = self.finished_in_user_space;
-        profile.process_names = targets
-            .iter()
-            .map(|target: &TargetSummary| (target.pid, target.command.clone()))
-            .collect();
-        let event = if self.events.is_hardware() {
-            SampledEvent::Cycles
-        } else {
-            SampledEvent::CpuClock
-        };
-        let summary = Summary {
-            targets,
-            stop,
-            elapsed,
-            frequency: settings.frequency,
-            event,
-            throttling,
-            refusals,
-            bpf,
-        };
-        Recording { profile, summary }
-    }
-
-    fn bpf_stats(&self, counters: &Counters) -> BpfStats {
-        let stats = self.kernel.program_stats().unwrap_or_default();
-        BpfStats {
-            runs: stats.runs,
-            run_time_ns: stats.run_time_ns,
-            frames: counters.frames,
-            samples: counters.samples,
-            stack_copies: counters.stack_copies,
-            verified_instructions: stats.verified_instructions,
-            first_sample: self.first_sample,
-        }
-    }
-
-    /// Whether the kernel took fewer samples than it was asked for, judged by the CPU time that the targets used.
-    fn throttling(&self, settings: &RecordSettings, counters: &Counters) -> Option<Throttling> {
-        let cpu_time: Duration = self
-            .targets
-            .facts()
-            .iter()
-            .map(|facts| facts.cpu_time)
-            .sum();
-        let before = self.limits_before?;
-        let after = RateLimits::read().ok()?;
-        let effective_hz = (cpu_time >= RATE_KNOWN_AFTER)
-            .then(|| counters.samples as f64 / cpu_time.as_secs_f64());
-        let tolerance = if self.throttle_records > 0 {
-            RATE_TOLERANCE_PAUSED
-        } else {
-            RATE_TOLERANCE
-        };
-        let slower =
-            effective_hz.is_some_and(|hz| hz < f64::from(settings.frequency.0) * (1.0 - tolerance));
-        let lowered = after.max_sample_rate < before.max_sample_rate;
-        (slower || lowered).then_some(Throttling {
-            throttle_records: self.throttle_records,
-            max_sample_rate_before: before.max_sample_rate,
-            max_sample_rate_after: after.max_sample_rate,
-            effective_hz,
-        })
-    }
 }
 
 impl Buffers {
@@ -461,18 +388,4 @@ impl Buffers {
             unfinished: Vec::new(),
         }
     }
-}
-
-/// Watches the directories of all targets' perf maps; `None`: they are looked at on a timer.
-fn watch_maps(targets: &Targets) -> Option<PerfMapWatch> {
-    let mut watch = PerfMapWatch::new()
-        .inspect_err(|error| tracing::debug!("perf maps are looked at on a timer: {error}"))
-        .ok()?;
-    for directory in targets.perf_map_directories() {
-        if let Err(error) = watch.add(&directory) {
-            tracing::debug!("perf maps are looked at on a timer: {error}");
-            return None;
-        }
-    }
-    Some(watch)
 }

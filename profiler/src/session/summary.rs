@@ -55,6 +55,19 @@ pub struct Throttling {
     pub effective_hz: Option<f64>,
 }
 
+/// Something about a recording that the user should know, though it is no failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// Kernel frames have no names: the kernel shows its symbols to `CAP_SYSLOG` only.
+    KernelNamesHidden,
+    /// The kernel part of so many stacks could not be read.
+    KernelStacksFailed(u64),
+    /// So many mapped files have unwind rows beyond what there is room for.
+    NoRoomForRows(u64),
+    /// These processes, started by a target, ran Python and were not recorded.
+    ChildrenNotRecorded(Vec<Pid>),
+}
+
 /// What is known of one target at the end.
 #[derive(Clone, Debug)]
 pub struct TargetSummary {
@@ -87,6 +100,8 @@ pub struct Summary {
     pub throttling: Option<Throttling>,
     /// Perf maps that were refused or could not be read, with the reason, ready to be shown.
     pub refusals: Vec<String>,
+    /// What else the user should know.
+    pub remarks: Vec<Remark>,
     /// The BPF program's running time, when it was asked for.
     pub bpf: Option<BpfStats>,
 }

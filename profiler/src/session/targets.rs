@@ -8,10 +8,10 @@ use std::{
 use crate::{
     model::Pid,
     process::{
-        Mapping, PythonInfo, Target, TargetError, inspect, perf_map_is_open,
+        Mapping, Pace, PythonInfo, Target, TargetError, inspect, perf_map_handle,
         read_executable_mappings,
     },
-    symbols::Resolver,
+    symbols::{Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
 };
 
@@ -24,8 +24,20 @@ struct Followed {
     python: PythonInfo,
     inspected: Instant,
     cpu_at_start: Duration,
-    /// The queue of the table builder was full: its mappings must be sent again.
-    unsent: bool,
+    /// What has happened to it and was not looked at yet.
+    news: News,
+    /// Looking at it.
+    pace: Pace,
+}
+
+/// What has happened to a process since it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum News {
+    None,
+    /// Its mappings may have changed, or could not be handed on.
+    Mappings,
+    /// It runs another program.
+    Program,
 }
 
 /// All processes of a recording.
@@ -54,7 +66,8 @@ impl Targets {
                 python,
                 inspected: Instant::now(),
                 cpu_at_start,
-                unsent: false,
+                news: News::None,
+                pace: Pace::default(),
             };
             followed.insert(pid, entry);
         }
@@ -73,14 +86,30 @@ impl Targets {
             .sum()
     }
 
+    /// Sampling begins: the CPU time of the targets counts from now on.
+    pub(super) fn begin_counting(&mut self) {
+        for entry in self.followed.values_mut() {
+            entry.cpu_at_start = entry.target.cpu_time();
+        }
+    }
+
+    /// Notes the CPU time of all, which cannot be read any more once they are gone.
+    pub(super) fn note_cpu_time(&self) {
+        for entry in self.followed.values() {
+            entry.target.cpu_time();
+        }
+    }
+
     /// Makes all of them known to the stages that need them, for the first time.
     pub(super) fn introduce(&mut self, builder: &TableBuilder, resolver: &mut Resolver) {
-        let pids: Vec<_> = self.followed.keys().copied().collect();
-        for pid in pids {
-            if let Some(entry) = self.followed.get(&pid) {
-                resolver.add_process(&entry.target, entry.python.clone());
+        for (&pid, entry) in &mut self.followed {
+            resolver.add_process(&entry.target, entry.python.clone());
+            if entry.target.is_own_image() {
+                // It will be something else before its first instruction of interest: no tables for ourselves.
+                builder.update(pid, Vec::new());
+            } else {
+                entry.read_mappings(pid, builder, resolver);
             }
-            self.remap(pid, builder, resolver);
         }
     }
 
@@ -89,55 +118,38 @@ impl Targets {
         self.followed.contains_key(&pid)
     }
 
-    /// A process's mappings have changed.
+    /// A process's mappings have changed. They are read at once, or in a later [`catch_up`](Self::catch_up) where the
+    /// process changes them all the time.
     pub(super) fn remap(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
-        let Some(entry) = self.followed.get_mut(&pid) else {
-            return;
-        };
-        // A process that is gone has no mappings, but samples of it are still being resolved.
-        let Some(mappings) = mappings_of(pid).filter(|mappings| !mappings.is_empty()) else {
-            return;
-        };
-        if entry.python.version.is_none() {
-            entry.python = inspect(&entry.target, &mappings);
-            entry.inspected = Instant::now();
-        }
-        resolver.update(
-            pid,
-            &mappings,
-            entry.python.clone(),
-            perf_map_is_open(&entry.target),
-        );
-        entry.unsent = !builder.update(pid, mappings);
+        self.note(pid, News::Mappings, builder, resolver);
     }
 
-    /// A process runs another program now, maybe as another user.
+    /// A process runs another program now, maybe as another user. Looked at like new mappings.
     pub(super) fn executed(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
-        let Some(entry) = self.followed.get_mut(&pid) else {
-            return;
-        };
-        if let Ok(target) = Target::check(pid) {
-            entry.target = target;
+        self.note(pid, News::Program, builder, resolver);
+    }
+
+    fn note(&mut self, pid: Pid, news: News, builder: &TableBuilder, resolver: &mut Resolver) {
+        if let Some(entry) = self.followed.get_mut(&pid) {
+            entry.news = entry.news.max(news);
+            entry.look(pid, builder, resolver);
         }
-        entry.python = inspect(&entry.target, &mappings_of(pid).unwrap_or_default());
-        entry.inspected = Instant::now();
-        resolver.add_process(&entry.target, entry.python.clone());
-        self.remap(pid, builder, resolver);
+    }
+
+    /// Looks at the processes of which there is news.
+    pub(super) fn catch_up(&mut self, builder: &TableBuilder, resolver: &mut Resolver) {
+        for (&pid, entry) in &mut self.followed {
+            entry.look(pid, builder, resolver);
+        }
     }
 
     /// What must be looked at again from time to time.
     pub(super) fn revisit(&mut self, builder: &TableBuilder, resolver: &mut Resolver) {
-        let due: Vec<_> = self
-            .followed
-            .iter()
-            .filter(|(_, entry)| {
-                entry.unsent
-                    || entry.python.version.is_none() && entry.inspected.elapsed() >= INSPECT_AGAIN
-            })
-            .map(|(&pid, _)| pid)
-            .collect();
-        for pid in due {
-            self.remap(pid, builder, resolver);
+        for (&pid, entry) in &mut self.followed {
+            if entry.python.version.is_none() && entry.inspected.elapsed() >= INSPECT_AGAIN {
+                entry.news = entry.news.max(News::Mappings);
+                entry.look(pid, builder, resolver);
+            }
         }
     }
 
@@ -146,8 +158,22 @@ impl Targets {
         self.followed.values().all(|entry| !entry.target.is_alive())
     }
 
+    /// Watches the directories of all their perf maps; `None`: they are looked at on a timer.
+    pub(super) fn watch_perf_maps(&self) -> Option<PerfMapWatch> {
+        let mut watch = PerfMapWatch::new()
+            .inspect_err(|error| tracing::debug!("perf maps are looked at on a timer: {error}"))
+            .ok()?;
+        for directory in self.perf_map_directories() {
+            if let Err(error) = watch.add(&directory) {
+                tracing::debug!("perf maps are looked at on a timer: {error}");
+                return None;
+            }
+        }
+        Some(watch)
+    }
+
     /// Directories in which perf maps of these processes may appear.
-    pub(super) fn perf_map_directories(&self) -> impl Iterator<Item = std::path::PathBuf> + '_ {
+    fn perf_map_directories(&self) -> impl Iterator<Item = std::path::PathBuf> + '_ {
         self.followed
             .values()
             .map(|entry| entry.target.perf_map_directory())
@@ -169,6 +195,46 @@ impl Targets {
                 cpu_time: entry.target.cpu_time().saturating_sub(entry.cpu_at_start),
             })
             .collect()
+    }
+}
+
+impl Followed {
+    /// Finds out what is new, unless that was done a moment ago.
+    fn look(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
+        if self.news == News::None || self.pace.is_resting() {
+            return;
+        }
+        let began = Instant::now();
+        match std::mem::replace(&mut self.news, News::None) {
+            News::None => {}
+            News::Mappings => self.read_mappings(pid, builder, resolver),
+            News::Program => {
+                if let Ok(target) = Target::check(pid) {
+                    self.target = target;
+                }
+                self.python = inspect(&self.target, &mappings_of(pid).unwrap_or_default());
+                self.inspected = Instant::now();
+                resolver.add_process(&self.target, self.python.clone());
+                self.read_mappings(pid, builder, resolver);
+            }
+        }
+        self.pace.spent(began.elapsed());
+    }
+
+    fn read_mappings(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
+        // A process that is gone has no mappings, but samples of it are still being resolved.
+        let Some(mappings) = mappings_of(pid).filter(|mappings| !mappings.is_empty()) else {
+            return;
+        };
+        if self.python.version.is_none() {
+            self.python = inspect(&self.target, &mappings);
+            self.inspected = Instant::now();
+        }
+        let handle = perf_map_handle(&self.target);
+        resolver.update(pid, &mappings, self.python.clone(), handle.as_deref());
+        if !builder.update(pid, mappings) {
+            self.news = News::Mappings;
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub struct NameFacts<'a> {
     pub python: &'a PythonInfo,
     /// Its perf map.
     pub map: MapState,
-    /// It has its perf map open for writing ([`crate::process::perf_map_is_open`]).
+    /// It has its perf map open for writing ([`crate::process::perf_map_handle`]).
     pub map_is_open: bool,
     /// Frames in executable memory of no file that are trampolines, named or not.
     pub trampoline_frames: u64,

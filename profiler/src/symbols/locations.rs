@@ -15,6 +15,15 @@ const ROOTS: [&str; 5] = [
     "_find_and_load",
 ];
 
+/// Most locations. A large program has some ten thousand; a process that makes up code addresses has no end of them.
+const LOCATIONS_MAX: usize = 2_000_000;
+
+/// Most bytes of names, each of which is kept twice. A process may rename its functions all the time.
+const NAME_BYTES_MAX: usize = 128 << 20;
+
+/// Shown for what is past one of these limits.
+const LEFT_OUT: &str = "[too many different functions]";
+
 /// A place that gets its name later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum LocationKey {
@@ -26,6 +35,7 @@ pub(super) enum LocationKey {
 
 /// What a location is, name or not.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "four independent facts")]
 pub(super) struct Traits {
     /// A Python function.
     pub(super) is_python: bool,
@@ -44,6 +54,7 @@ pub(super) struct Locations {
     traits: Vec<Traits>,
     keys: FxHashMap<LocationKey, LocationId>,
     frames: FxHashMap<Frame, LocationId>,
+    name_bytes: usize,
 }
 
 impl Locations {
@@ -51,6 +62,9 @@ impl Locations {
     pub(super) fn intern(&mut self, key: LocationKey, kind: FrameKind) -> (LocationId, bool) {
         if let Some(&id) = self.keys.get(&key) {
             return (id, false);
+        }
+        if self.is_full() {
+            return (self.left_out(kind), false);
         }
         let traits = Traits {
             is_interpreter: kind == FrameKind::Interpreter,
@@ -66,6 +80,10 @@ impl Locations {
         if let Some(&id) = self.frames.get(&frame) {
             return id;
         }
+        if self.is_full() && &*frame.name != LEFT_OUT {
+            return self.left_out(frame.kind);
+        }
+        self.name_bytes = self.name_bytes.saturating_add(name_bytes(&frame));
         let is_python = frame.kind == FrameKind::Python;
         let traits = Traits {
             is_python,
@@ -83,6 +101,23 @@ impl Locations {
         id
     }
 
+    /// A limit is reached.
+    fn is_full(&self) -> bool {
+        self.traits.len() >= LOCATIONS_MAX || self.name_bytes >= NAME_BYTES_MAX
+    }
+
+    /// What stands for all that finds no room: one location for each kind.
+    fn left_out(&mut self, kind: FrameKind) -> LocationId {
+        self.intern_frame(Frame {
+            kind,
+            name: LEFT_OUT.into(),
+            file: None,
+            line: None,
+            module: None,
+            miss: None,
+        })
+    }
+
     fn push(&mut self, location: Location, traits: Traits) -> LocationId {
         let id = LocationId(self.traits.len() as u32);
         self.table.locations.push(location);
@@ -90,8 +125,15 @@ impl Locations {
         id
     }
 
-    /// Gives a location its frames.
-    pub(super) fn name(&mut self, id: LocationId, location: Location) {
+    /// Gives a location its frames; those past the limit share a name.
+    pub(super) fn name(&mut self, id: LocationId, mut location: Location) {
+        for frame in &mut location.frames {
+            if self.name_bytes >= NAME_BYTES_MAX {
+                frame.name = LEFT_OUT.into();
+                frame.file = None;
+            }
+            self.name_bytes = self.name_bytes.saturating_add(name_bytes(frame));
+        }
         if let Some(place) = self.table.locations.get_mut(id.0 as usize) {
             *place = location;
         }
@@ -116,5 +158,64 @@ impl Locations {
             }
         }
         self.table
+    }
+}
+
+/// What is shown for code that nothing names.
+pub(super) fn unknown_frame(miss: ResolveMiss) -> Frame {
+    let (kind, name) = match miss {
+        ResolveMiss::NotInPerfMap => (FrameKind::Jit, "[code without a name]"),
+        _ => (FrameKind::Native, "[unknown]"),
+    };
+    Frame {
+        kind,
+        name: name.into(),
+        file: None,
+        line: None,
+        module: None,
+        miss: Some(miss),
+    }
+}
+
+fn name_bytes(frame: &Frame) -> usize {
+    frame.name.len() + frame.file.as_deref().map_or(0, str::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(name: &str) -> Frame {
+        Frame {
+            kind: FrameKind::Python,
+            name: name.into(),
+            file: None,
+            line: None,
+            module: None,
+            miss: None,
+        }
+    }
+
+    #[test]
+    fn names_without_end_share_one_location() {
+        let mut locations = Locations::default();
+        let first = locations.intern_frame(frame("first"));
+        let long = "x".repeat(NAME_BYTES_MAX);
+        locations.intern_frame(frame(&long));
+        let (one, other) = (
+            locations.intern_frame(frame("one")),
+            locations.intern_frame(frame("other")),
+        );
+        assert_eq!(one, other);
+        assert_eq!(
+            locations.intern_frame(frame("first")),
+            first,
+            "known ones stay"
+        );
+        let key = LocationKey::Module(0, FileOffset(1));
+        let (place, is_new) = locations.intern(key, FrameKind::Native);
+        assert!(!is_new && place != one, "another kind, another location");
+        let shown = &locations.table().locations[one.0 as usize].frames[0];
+        assert_eq!(&*shown.name, LEFT_OUT);
     }
 }

@@ -15,12 +15,14 @@ mod native_thread;
 pub mod perf_map;
 mod process;
 pub mod python_name;
+mod recent;
 mod resolver;
 mod symbol_file;
 
 pub use diagnosis::{MapState, NameFacts, diagnose};
 pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
+pub(crate) use native_thread::THREAD_NAME;
 pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
 pub use resolver::Resolver;
 

@@ -38,6 +38,9 @@ const SYMBOL_BYTES_MAX: u64 = 96 << 20;
 /// Frames of one place: a function, and calls inlined into it. Compilers stop far below; a hostile file need not.
 const FRAMES_MAX: usize = 64;
 
+/// Longest name or path that is kept, in bytes. C++ templates reach some thousand; a symbol table may claim anything.
+const NAME_BYTES_MAX: usize = 16 << 10;
+
 type PlaceInFile = (LocationId, FileOffset);
 
 /// The symbolizer with everything that it has loaded.
@@ -242,8 +245,8 @@ fn named(module: &Module, symbolized: &Symbolized<'_>) -> Option<Location> {
     };
     let frame = |name: &str, code: Option<&CodeInfo<'_>>| Frame {
         kind: module.frame_kind(),
-        name: name.into(),
-        file: code.map(|code| code.to_path().to_string_lossy().into()),
+        name: clipped(name).into(),
+        file: code.map(|code| clipped(&code.to_path().to_string_lossy()).into()),
         line: code.and_then(|code| code.line),
         module: Some(module.name.clone()),
         miss: None,
@@ -257,6 +260,11 @@ fn named(module: &Module, symbolized: &Symbolized<'_>) -> Option<Location> {
     let mut frames: Vec<Frame> = calls.collect();
     frames.push(frame(name, code_info.as_deref()));
     Some(Location { frames })
+}
+
+/// The beginning of a name, if it is too long.
+fn clipped(name: &str) -> &str {
+    &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
 }
 
 /// `module+0xaddress`, by the file's own address where it has one: what `addr2line` and `objdump` take.

@@ -32,6 +32,9 @@ use crate::model::{FileOffset, Location, LocationId};
 
 use super::{Module, native::Worker};
 
+/// The thread's name, at most 15 bytes. It catches its own panics.
+pub(crate) const THREAD_NAME: &str = "symbols";
+
 /// Batches of requests that wait at most.
 const REQUEST_BATCHES: usize = 64;
 
@@ -104,7 +107,7 @@ impl NativeSymbolizer {
         let pending = Arc::new(AtomicUsize::new(0));
         let kallsyms = File::open("/proc/kallsyms").ok();
         let thread = thread::Builder::new()
-            .name("symbols".to_owned())
+            .name(THREAD_NAME.to_owned())
             .stack_size(STACK_BYTES);
         thread.spawn(move || {
             let mut worker = Worker::new(options, kallsyms);

@@ -1,35 +1,25 @@
-//! What is known of one process while its addresses are turned into locations.
+//! What the resolver remembers of one process: its perf map, where its files are mapped, and what was seen of it.
+
+use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
 use super::{
     MapState, NameDiagnosis, NameFacts, diagnose,
-    locations::Traits,
-    perf_map::{PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refusal},
+    perf_map::{PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refusal},
     python_name::frame_from_perf_map_name,
+    recent::{Recent, Seen},
 };
 use crate::{
-    model::{Avma, CodeAddress, Frame, LocationId},
-    process::{ProcessMap, PythonInfo, Target},
+    model::{Avma, Frame, LocationId},
+    process::{Pace, ProcessMap, PythonInfo, Target},
 };
 
-/// Index in the resolver's list of modules.
-pub(super) type ModuleIndex = u32;
+/// Addresses remembered of one process; past it they are looked up again.
+const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 
-/// What is known of one process.
-pub(super) struct Process {
-    pub(super) map: PerfMapFile,
-    map_replacements: u64,
-    map_generation: u64,
-    pub(super) map_is_open: bool,
-    pub(super) mappings: ProcessMap,
-    pub(super) modules: FxHashMap<Avma, ModuleIndex>,
-    pub(super) python: PythonInfo,
-    pub(super) cache: FxHashMap<Avma, LocationId>,
-    pub(super) missed: Vec<Avma>,
-    pub(super) recent: Recent,
-    pub(super) counts: Counts,
-}
+/// Index in `Resolver::modules`.
+pub(super) type ModuleIndex = u32;
 
 /// Counts of one process's samples, for [`diagnose`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,28 +30,24 @@ pub(super) struct Counts {
     without_outer_trampoline: u64,
 }
 
-/// The stack resolved last. The next one has most of its outer frames in common, which need no look-up.
-/// Held outermost first, so that only what changes is written.
-#[derive(Default)]
-pub(super) struct Recent {
-    addresses: Vec<CodeAddress>,
-    ids: Vec<LocationId>,
-    /// Of each frame and those outside it.
-    seen: Vec<Seen>,
-}
-
-/// What a stack, or the outer part of one, says about names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
-    named_frames: u32,
-    trampoline_frames: u32,
-    interpreter: bool,
-    /// `None`: there is no Python frame.
-    outermost_is_root: Option<bool>,
+/// What is known of one process.
+pub(super) struct Process {
+    pub(super) map: PerfMapFile,
+    map_replacements: u64,
+    map_generation: u64,
+    map_pace: Pace,
+    pub(super) map_is_open: bool,
+    pub(super) mappings: ProcessMap,
+    pub(super) modules: FxHashMap<Avma, ModuleIndex>,
+    pub(super) python: PythonInfo,
+    cache: FxHashMap<Avma, LocationId>,
+    missed: Vec<Avma>,
+    pub(super) recent: Recent,
+    pub(super) counts: Counts,
 }
 
 impl Process {
-    /// Reads the perf map of a process that nothing is known of yet.
+    /// Nothing is known of its mappings. The perf map is read at once.
     pub(super) fn new(target: &Target, python: PythonInfo) -> Self {
         let location = PerfMapLocation {
             directory: target.perf_map_directory(),
@@ -73,6 +59,7 @@ impl Process {
         Self {
             map_replacements: map.map().replacements(),
             map_generation: map.map().generation(),
+            map_pace: Pace::default(),
             map,
             map_is_open: false,
             mappings: ProcessMap::default(),
@@ -98,13 +85,22 @@ impl Process {
             .map(|name| frame_from_perf_map_name(name.bytes))
     }
 
+    /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often.
     pub(super) fn refresh_map(&mut self) {
-        self.map.refresh();
+        if self.map_pace.is_resting() {
+            return;
+        }
+        let began = Instant::now();
+        let refresh = self.map.refresh();
+        // What is only added is bounded by the file's size.
+        if !matches!(refresh.event, None | Some(PerfMapEvent::Appeared)) {
+            self.map_pace.spent(began.elapsed());
+        }
         let map = self.map.map();
         let (replacements, generation) = (map.replacements(), map.generation());
         if replacements != self.map_replacements {
             self.forget_addresses();
-        } else if generation != self.map_generation && !self.missed.is_empty() {
+        } else if generation != self.map_generation {
             for at in self.missed.drain(..) {
                 self.cache.remove(&at);
             }
@@ -114,16 +110,27 @@ impl Process {
         self.map_generation = generation;
     }
 
-    /// Addresses may mean something else from now on.
+    /// The location of an address, if it is remembered.
+    pub(super) fn remembered(&self, at: Avma) -> Option<LocationId> {
+        self.cache.get(&at).copied()
+    }
+
+    /// Remembers the location of an address; `named`: more of the perf map will not change it.
+    pub(super) fn remember(&mut self, at: Avma, id: LocationId, named: bool) {
+        if self.cache.len() >= CACHED_ADDRESSES_MAX {
+            return;
+        }
+        self.cache.insert(at, id);
+        if !named {
+            self.missed.push(at);
+        }
+    }
+
+    /// Mappings or names are others now.
     pub(super) fn forget_addresses(&mut self) {
         self.cache.clear();
         self.missed.clear();
         self.recent.clear();
-    }
-
-    /// Has changed whenever addresses that were looked up before may mean something else.
-    pub(super) const fn map_version(&self) -> (u64, u64) {
-        (self.map_replacements, self.map_generation)
     }
 
     /// Why its Python functions have, or do not have, names.
@@ -161,79 +168,22 @@ impl Process {
         let (junk, refused) = (counters.junk(), counters.refused);
         if junk > 0 {
             complaints.push(format!(
-                "{}: {junk} lines are not perf-map entries and were skipped",
+                "{}: lines that are not perf-map entries were skipped ({junk})",
                 path.display()
             ));
         }
         if refused > 0 {
             complaints.push(format!(
-                "{}: {refused} entries are past the limits and were left out",
+                "{}: entries past the limits were left out ({refused})",
                 path.display()
             ));
         }
         complaints
     }
-}
 
-impl Recent {
-    /// How many of the outermost frames a stack has in common with this one.
-    pub(super) fn in_common(&self, user: &[CodeAddress]) -> usize {
-        let pairs = user.iter().rev().zip(&self.addresses);
-        pairs.take_while(|(new, old)| new == old).count()
-    }
-
-    /// Appends the locations of so many of the outermost frames, outermost last. False: it has been emptied since.
-    pub(super) fn append_outermost(&self, count: usize, locations: &mut Vec<LocationId>) -> bool {
-        let Some(known) = self.ids.get(..count) else {
-            return false;
-        };
-        locations.extend(known.iter().rev());
-        true
-    }
-
-    /// Becomes this stack, whose outermost `common` frames it has already.
-    pub(super) fn replace(
-        &mut self,
-        common: usize,
-        user: &[CodeAddress],
-        ids: &[LocationId],
-        traits: impl Fn(LocationId) -> Traits,
-    ) {
-        let common = common.min(self.ids.len());
-        self.addresses.truncate(common);
-        self.ids.truncate(common);
-        self.seen.truncate(common);
-        let mut seen = self.seen();
-        for (&address, &id) in user.iter().zip(ids).rev().skip(common) {
-            seen.add(traits(id));
-            self.addresses.push(address);
-            self.ids.push(id);
-            self.seen.push(seen);
-        }
-    }
-
-    /// What the whole stack says about names.
-    pub(super) fn seen(&self) -> Seen {
-        self.seen.last().copied().unwrap_or_default()
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.addresses.clear();
-        self.ids.clear();
-        self.seen.clear();
-    }
-}
-
-impl Seen {
-    /// One frame further in.
-    fn add(&mut self, traits: Traits) {
-        let is_trampoline = traits.is_python || traits.is_unnamed_jit;
-        self.named_frames += u32::from(traits.is_python);
-        self.trampoline_frames += u32::from(is_trampoline);
-        self.interpreter |= traits.is_interpreter;
-        if is_trampoline && self.outermost_is_root.is_none() {
-            self.outermost_is_root = Some(traits.is_root || traits.is_unnamed_jit);
-        }
+    /// Changes whenever addresses that were looked up before may mean something else.
+    pub(super) const fn map_version(&self) -> (u64, u64) {
+        (self.map_replacements, self.map_generation)
     }
 }
 
@@ -252,85 +202,5 @@ impl Counts {
             self.interpreter_samples += 1;
             self.without_outer_trampoline += u64::from(outermost_is_root != Some(true));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stack(addresses: &[u64]) -> (Vec<CodeAddress>, Vec<LocationId>) {
-        let caller = |&at| CodeAddress::Caller(Avma(at));
-        let id = |&at| LocationId(at as u32);
-        (
-            addresses.iter().map(caller).collect(),
-            addresses.iter().map(id).collect(),
-        )
-    }
-
-    /// Odd ones are Python functions, the first one without a caller.
-    fn python(id: LocationId) -> Traits {
-        Traits {
-            is_python: id.0 % 2 == 1,
-            is_root: id.0 == 1,
-            ..Traits::default()
-        }
-    }
-
-    #[test]
-    fn outer_frames_of_the_stack_before_are_known() {
-        let mut recent = Recent::default();
-        let (user, ids) = stack(&[5, 3, 2, 1]);
-        recent.replace(recent.in_common(&user), &user, &ids, python);
-        // Deeper, shallower, and another one altogether.
-        for (addresses, common) in [(&[9, 8, 3, 2, 1][..], 3), (&[2, 1], 2), (&[7], 0)] {
-            let (user, ids) = stack(addresses);
-            assert_eq!(recent.in_common(&user), common);
-            let mut known = Vec::new();
-            assert!(recent.append_outermost(common, &mut known));
-            assert_eq!(known, ids[ids.len() - common..]);
-            recent.replace(common, &user, &ids, python);
-            assert_eq!(recent.in_common(&user), user.len());
-            let mut whole = Recent::default();
-            whole.replace(0, &user, &ids, python);
-            assert_eq!(recent.seen(), whole.seen());
-        }
-    }
-
-    #[test]
-    fn the_same_address_as_leaf_and_as_caller_is_not_in_common() {
-        let mut recent = Recent::default();
-        let (user, ids) = stack(&[2, 1]);
-        recent.replace(0, &user, &ids, python);
-        let leaf = [CodeAddress::Leaf(Avma(2)), user[1]];
-        assert_eq!(recent.in_common(&leaf), 1);
-    }
-
-    #[test]
-    fn the_outermost_python_frame_tells_whether_callers_are_missing() {
-        let mut recent = Recent::default();
-        for (addresses, frames, is_root) in [
-            (&[5, 4, 1, 2][..], 2, Some(true)),
-            (&[1, 3, 2], 2, Some(false)),
-            (&[4, 2], 0, None),
-        ] {
-            let (user, ids) = stack(addresses);
-            recent.replace(recent.in_common(&user), &user, &ids, python);
-            let seen = recent.seen();
-            assert_eq!(
-                (seen.named_frames, seen.outermost_is_root),
-                (frames, is_root)
-            );
-        }
-    }
-
-    #[test]
-    fn an_emptied_one_knows_nothing() {
-        let mut recent = Recent::default();
-        let (user, ids) = stack(&[2, 1]);
-        recent.replace(0, &user, &ids, python);
-        recent.clear();
-        assert!(!recent.append_outermost(2, &mut Vec::new()));
-        assert_eq!(recent.in_common(&user), 0);
     }
 }

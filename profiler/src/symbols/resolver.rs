@@ -16,10 +16,11 @@ use std::{
 };
 
 use rustc_hash::FxHashMap;
+use rustix::process::{Resource, getrlimit};
 
 use super::{
     Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
-    locations::{LocationKey, Locations},
+    locations::{LocationKey, Locations, unknown_frame},
     process::{ModuleIndex, Process},
 };
 use crate::{
@@ -30,8 +31,12 @@ use crate::{
     process::{FileIdentity, Mapping, MappingKind, PythonInfo, Target, open_mapped, vdso_file},
 };
 
-/// Addresses remembered of one process; past it they are looked up again.
+/// Kernel addresses remembered; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
+
+/// Files kept open, if the limit on open files allows for twice as many. A process that has more mapped is a rarity or
+/// an attack; code in the others is shown as `file+0xoffset`.
+const MODULES_MAX: usize = 4096;
 
 /// New places wait for their names until there are so many of them, or for so long: waking the symbolizer's thread for
 /// one address costs more than finding its name.
@@ -48,6 +53,7 @@ pub struct Resolver {
     locations: Locations,
     waiting: Vec<Request>,
     handed_over: Option<Instant>,
+    modules_max: usize,
 }
 
 impl std::fmt::Debug for Resolver {
@@ -70,6 +76,7 @@ impl Resolver {
             locations: Locations::default(),
             waiting: Vec::new(),
             handed_over: None,
+            modules_max: modules_max(),
         })
     }
 
@@ -79,19 +86,23 @@ impl Resolver {
         self.processes.insert(target.pid, process);
     }
 
-    /// These are a process's executable mappings, and its interpreter, now. Files are opened while they can be.
+    /// These are a process's executable mappings, its interpreter, and the descriptor with which it writes its perf map,
+    /// now. Files are opened while they can be.
     pub fn update(
         &mut self,
         pid: Pid,
         mappings: &[Mapping],
         python: PythonInfo,
-        map_is_open: bool,
+        map_handle: Option<&Path>,
     ) {
         let Some(mut process) = self.processes.remove(&pid) else {
             return;
         };
         process.python = python;
-        process.map_is_open |= map_is_open;
+        if let Some(handle) = map_handle {
+            process.map_is_open = true;
+            process.map.follow_handle(handle);
+        }
         let mut modules = FxHashMap::default();
         for mapping in mappings {
             let same = process
@@ -116,15 +127,17 @@ impl Resolver {
     /// Opens the file of a mapping, or finds it among those open already.
     fn open(&mut self, pid: Pid, mapping: &Mapping, python: &PythonInfo) -> Option<ModuleIndex> {
         let opened = match mapping.kind {
-            _ if mapping.may_hold_jit_code() => return None,
             MappingKind::File { .. } => open_mapped(pid, mapping)
                 .inspect_err(|error| {
-                    tracing::debug!("no symbols for a mapping of pid {pid}: {error}")
+                    tracing::debug!("no symbols for a mapping of pid {pid}: {error}");
                 })
                 .ok()?,
             MappingKind::Vdso => vdso_file().ok()?,
             MappingKind::Anonymous | MappingKind::Special => return None,
         };
+        if mapping.may_hold_jit_code() && !opened.is_elf() {
+            return None;
+        }
         if let Some(&index) = self.module_ids.get(&opened.identity) {
             return Some(index);
         }
@@ -133,6 +146,9 @@ impl Resolver {
             Some(_) => ModuleKind::Library,
             None => ModuleKind::Vdso,
         };
+        if self.modules.len() >= self.modules_max {
+            return None;
+        }
         let index = self.modules.len() as ModuleIndex;
         self.module_ids.insert(opened.identity, index);
         self.modules.push(Arc::new(Module::new(opened, kind)));
@@ -192,10 +208,9 @@ impl Resolver {
                 locations.push(self.user_location(&mut process, address));
             }
         }
-        let ids = &resolved.locations[kernel_frames..];
-        let locations = &self.locations;
+        let (ids, traits) = (&resolved.locations[kernel_frames..], &self.locations);
         let recent = &mut process.recent;
-        recent.replace(common, user, ids, |id| locations.traits(id));
+        recent.replace(common, user, ids, |id| traits.traits(id));
         process.counts.add(recent.seen());
         if process.map_version() != map_version {
             // The first of these look-ups may be out of date.
@@ -225,9 +240,10 @@ impl Resolver {
 
     fn user_location(&mut self, process: &mut Process, address: CodeAddress) -> LocationId {
         let at = address.lookup();
-        if let Some(&id) = process.cache.get(&at) {
+        if let Some(id) = process.remembered(at) {
             return id;
         }
+        let mut named = true;
         let mapping = process.mappings.find(at);
         let id =
             match mapping.map(|mapping| (mapping, process.modules.get(&mapping.begin).copied())) {
@@ -255,18 +271,13 @@ impl Resolver {
                     } else {
                         ResolveMiss::NoMapping
                     };
-                    match process.name_of(at) {
-                        Some(frame) => self.locations.intern_frame(frame),
-                        None => {
-                            process.missed.push(at);
-                            self.locations.intern_frame(unknown_frame(miss))
-                        }
-                    }
+                    let frame = process.name_of(at);
+                    named = frame.is_some();
+                    self.locations
+                        .intern_frame(frame.unwrap_or_else(|| unknown_frame(miss)))
                 }
             };
-        if process.cache.len() < CACHED_ADDRESSES_MAX {
-            process.cache.insert(at, id);
-        }
+        process.remember(at, id, named);
         id
     }
 
@@ -314,6 +325,11 @@ impl Resolver {
     pub fn diagnosis(&self, pid: Pid) -> NameDiagnosis {
         let process = self.processes.get(&pid);
         process.map_or(NameDiagnosis::NotPython, Process::diagnosis)
+    }
+
+    /// What a process runs.
+    pub fn python(&self, pid: Pid) -> Option<&PythonInfo> {
+        self.processes.get(&pid).map(|process| &process.python)
     }
 
     /// Perf maps that were refused, and lines in them that could not be used: ready to be shown.
@@ -366,19 +382,10 @@ impl Resolver {
     }
 }
 
-fn unknown_frame(miss: ResolveMiss) -> Frame {
-    let (kind, name) = match miss {
-        ResolveMiss::NotInPerfMap => (FrameKind::Jit, "[code without a name]"),
-        _ => (FrameKind::Native, "[unknown]"),
-    };
-    Frame {
-        kind,
-        name: name.into(),
-        file: None,
-        line: None,
-        module: None,
-        miss: Some(miss),
-    }
+/// Leaves half of the files that may be open to everything else.
+fn modules_max() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    MODULES_MAX.min(usize::try_from(files / 2).unwrap_or(MODULES_MAX))
 }
 
 fn is_same_file(a: &Mapping, b: &Mapping) -> bool {

@@ -5,41 +5,42 @@
 //! never waits for this thread: the command queue is bounded, and what it refuses is counted by the sender.
 
 use std::{
-    fs::File,
-    os::unix::fs::FileExt as _,
-    sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel},
+    },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use profiler_common::unwind_row::{MappingEntry, mapping_kind};
 use rustc_hash::FxHashMap;
 
-use super::{
-    CODE_BEFORE, CodeBytes, LoadedTable, RuleLookup, Segment, UnwindTables, compile_file, finish,
-    segments_bias, trampoline_rule,
-};
+use super::{UnwindTables, builder_thread::Builder};
 use crate::{
-    model::{Avma, CodeAddress, Pid, RawSample, SavedRegister, StackCopy, UnwoundStack},
-    process::{FileIdentity, Mapping, MappingKind, open_mapped, vdso_file},
+    model::{Avma, Pid, RawSample, SavedRegister, StackCopy, UnwoundStack},
+    process::Mapping,
 };
 
-/// Commands that may wait. A burst of imports at the highest rate fills some hundred.
-const QUEUE: usize = 4096;
-/// While several files are being compiled, what is ready is published this often.
-const PUBLISH_EVERY: Duration = Duration::from_millis(10);
+/// The thread's name, at most 15 bytes. It catches its own panics.
+pub(crate) const THREAD_NAME: &str = "unwind-tables";
+/// Commands that may wait; a walk has up to 24 KiB. A burst of imports at the highest rate fills some hundred.
+const QUEUE: usize = 1024;
+/// Time for what is still in the queue at the end.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A walk that the kernel side could not finish, owned.
 #[derive(Debug)]
 pub struct UnfinishedWalk {
     /// What is known of the stack so far.
     pub stack: UnwoundStack,
-    ip: Avma,
-    sp: u64,
-    bp: u64,
-    saved: [SavedRegister; 5],
-    is_leaf: bool,
-    bytes: Box<[u8]>,
+    pub(super) ip: Avma,
+    pub(super) sp: u64,
+    pub(super) bp: u64,
+    pub(super) saved: [SavedRegister; 5],
+    pub(super) is_leaf: bool,
+    pub(super) begin: u64,
+    pub(super) bytes: Box<[u8]>,
 }
 
 impl UnfinishedWalk {
@@ -51,6 +52,7 @@ impl UnfinishedWalk {
             bp,
             saved,
             is_leaf,
+            begin,
             stack: bytes,
         } = sample.unfinished?;
         let mut stack = UnwoundStack::empty();
@@ -62,14 +64,21 @@ impl UnfinishedWalk {
             bp,
             saved,
             is_leaf,
+            begin,
             bytes: bytes.into(),
         })
     }
 }
 
-enum Command {
-    Mappings(Pid, Vec<Mapping>),
+/// What the thread is to do.
+pub(super) enum Command {
+    /// A process's mappings are waiting in [`Shared::mappings`].
+    Mappings(Pid),
+    /// Go on with a walk.
     Finish(Box<UnfinishedWalk>),
+    /// Say when everything before is done.
+    Settled(SyncSender<()>),
+    /// Stop sampling a process.
     Forget(Pid),
 }
 
@@ -88,9 +97,19 @@ pub struct BuilderStats {
     pub mappings_refused: u64,
 }
 
+/// What both sides of the queue see.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// The newest mappings of processes whose turn has not come: one list for each, however often they change.
+    mappings: Mutex<FxHashMap<Pid, Vec<Mapping>>>,
+    /// No new rows are wanted.
+    pub(super) is_ending: AtomicBool,
+}
+
 /// Handle of the thread.
 #[derive(Debug)]
 pub struct TableBuilder {
+    shared: Arc<Shared>,
     commands: Option<SyncSender<Command>>,
     finished: Receiver<UnwoundStack>,
     thread: Option<JoinHandle<BuilderStats>>,
@@ -101,10 +120,13 @@ impl TableBuilder {
     pub fn start(tables: UnwindTables) -> std::io::Result<Self> {
         let (commands, receiver) = sync_channel(QUEUE);
         let (results, finished) = channel();
+        let shared = Arc::new(Shared::default());
+        let builder = Builder::new(tables, results, Arc::clone(&shared));
         let thread = std::thread::Builder::new()
-            .name("unwind-tables".into())
-            .spawn(move || Builder::new(tables, results).run(&receiver))?;
+            .name(THREAD_NAME.into())
+            .spawn(move || builder.run(&receiver))?;
         Ok(Self {
+            shared,
             commands: Some(commands),
             finished,
             thread: Some(thread),
@@ -113,7 +135,12 @@ impl TableBuilder {
 
     /// These are a process's executable mappings now. False: the queue is full; send them again later.
     pub fn update(&self, pid: Pid, mappings: Vec<Mapping>) -> bool {
-        self.send(Command::Mappings(pid, mappings)).is_ok()
+        let is_waiting = self.shared.put(pid, mappings);
+        let is_sent = is_waiting || self.send(Command::Mappings(pid)).is_ok();
+        if !is_sent {
+            self.shared.take(pid);
+        }
+        is_sent
     }
 
     /// Finishes a walk after everything sent before. Given back when the queue is full.
@@ -121,7 +148,7 @@ impl TableBuilder {
         self.send(Command::Finish(walk))
             .map_err(|command| match command {
                 Command::Finish(walk) => walk,
-                Command::Mappings(..) | Command::Forget(_) => {
+                Command::Mappings(_) | Command::Forget(_) | Command::Settled(_) => {
                     unreachable!("only walks are sent here")
                 }
             })
@@ -133,15 +160,20 @@ impl TableBuilder {
     }
 
     fn send(&self, command: Command) -> Result<(), Command> {
-        match self
-            .commands
-            .as_ref()
-            .map(|commands| commands.try_send(command))
-        {
-            None | Some(Ok(())) => Ok(()),
-            Some(Err(TrySendError::Full(command) | TrySendError::Disconnected(command))) => {
-                Err(command)
-            }
+        let Some(commands) = &self.commands else {
+            return Err(command);
+        };
+        commands
+            .try_send(command)
+            .map_err(|(TrySendError::Full(command) | TrySendError::Disconnected(command))| command)
+    }
+
+    /// Waits until everything sent before has been worked off, at most `patience`.
+    pub fn settle(&self, patience: Duration) {
+        let (done, settled) = sync_channel(1);
+        if self.send(Command::Settled(done)).is_ok() {
+            // Late is no failure: walks that need a missing table are finished afterwards.
+            let _ = settled.recv_timeout(patience);
         }
     }
 
@@ -150,11 +182,22 @@ impl TableBuilder {
         self.finished.try_iter()
     }
 
-    /// Works off what is queued and ends the thread; `each` gets the walks that were still in it.
+    /// Works off what is queued, makes no more rows, and ends the thread; `each` gets the walks that were still in it.
+    /// Takes two seconds at most: a thread that is busy with a huge file until then is left to itself.
     pub fn end(mut self, mut each: impl FnMut(UnwoundStack)) -> BuilderStats {
+        self.shared.is_ending.store(true, Ordering::Relaxed);
         self.commands = None;
-        while let Ok(stack) = self.finished.recv() {
-            each(stack);
+        let until = Instant::now() + END_PATIENCE;
+        let left = || until.saturating_duration_since(Instant::now());
+        loop {
+            match self.finished.recv_timeout(left()) {
+                Ok(stack) => each(stack),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::debug!("unwind tables were still being made");
+                    return BuilderStats::default();
+                }
+            }
         }
         self.thread
             .take()
@@ -163,283 +206,16 @@ impl TableBuilder {
     }
 }
 
-/// A file's rows, and how its addresses translate. `None`: it has no usable unwind information.
-type FileRows = Option<(LoadedTable, Vec<Segment>)>;
-
-/// A mapping of a process that was looked at before.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Known {
-    begin: Avma,
-    offset: u64,
-    device: (u32, u32),
-    inode: u64,
-}
-
-#[derive(Default)]
-struct Process {
-    entries: Vec<MappingEntry>,
-    known: FxHashMap<Known, MappingEntry>,
-    memory: Option<File>,
-}
-
-struct Builder {
-    tables: UnwindTables,
-    files: FxHashMap<FileIdentity, FileRows>,
-    vdso: Option<FileRows>,
-    processes: FxHashMap<Pid, Process>,
-    results: Sender<UnwoundStack>,
-    stats: BuilderStats,
-}
-
-impl Builder {
-    fn new(tables: UnwindTables, results: Sender<UnwoundStack>) -> Self {
-        Self {
-            tables,
-            files: FxHashMap::default(),
-            vdso: None,
-            processes: FxHashMap::default(),
-            results,
-            stats: BuilderStats::default(),
-        }
+impl Shared {
+    /// Puts a list in the place of an older one; true if that was still waiting.
+    fn put(&self, pid: Pid, mappings: Vec<Mapping>) -> bool {
+        let mut lists = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        lists.insert(pid, mappings).is_some()
     }
 
-    fn run(mut self, commands: &Receiver<Command>) -> BuilderStats {
-        while let Ok(command) = commands.recv() {
-            match command {
-                Command::Mappings(pid, mappings) => self.update(pid, &mappings),
-                Command::Finish(walk) => {
-                    let stack = self.finish(*walk);
-                    // Nobody listens any more: the recording is over.
-                    let _ = self.results.send(stack);
-                }
-                Command::Forget(pid) => {
-                    self.processes.remove(&pid);
-                    self.tables.forget(pid);
-                }
-            }
-        }
-        self.stats.rows = self.tables.row_count() as u64;
-        self.stats
+    /// The list of a process, which then waits no more.
+    pub(super) fn take(&self, pid: Pid) -> Option<Vec<Mapping>> {
+        let mut lists = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        lists.remove(&pid)
     }
-
-    /// Publishes what is known at once, then makes what is missing.
-    fn update(&mut self, pid: Pid, mappings: &[Mapping]) {
-        let mut process = self.processes.remove(&pid).unwrap_or_default();
-        process
-            .known
-            .retain(|known, _| mappings.iter().any(|mapping| Known::of(mapping) == *known));
-        process.entries.clear();
-        let mut pending = Vec::new();
-        for mapping in mappings {
-            let entry = match process.known.get(&Known::of(mapping)) {
-                // The end may have moved: anonymous memory grows, files are unmapped in part.
-                Some(known) => MappingEntry {
-                    end: mapping.end.0,
-                    ..*known
-                },
-                None => {
-                    let entry = plain_entry(mapping);
-                    if entry.kind == mapping_kind::PENDING {
-                        pending.push((process.entries.len(), mapping));
-                    }
-                    entry
-                }
-            };
-            process.entries.push(entry);
-        }
-        self.publish(pid, &process.entries);
-        let mut published = Instant::now();
-        for (index, mapping) in &pending {
-            let entry = self.entry_of(pid, mapping);
-            process.known.insert(Known::of(mapping), entry);
-            process.entries[*index] = entry;
-            if published.elapsed() >= PUBLISH_EVERY {
-                self.publish(pid, &process.entries);
-                published = Instant::now();
-            }
-        }
-        if !pending.is_empty() {
-            self.publish(pid, &process.entries);
-        }
-        self.processes.insert(pid, process);
-    }
-
-    fn publish(&mut self, pid: Pid, entries: &[MappingEntry]) {
-        match self.tables.publish(pid, entries) {
-            Ok(refused) => self.stats.mappings_refused += refused as u64,
-            Err(error) => tracing::warn!("pid {pid}: {error}"),
-        }
-    }
-
-    /// The entry of a mapping of a file, whose rows are made if this file was not seen before.
-    fn entry_of(&mut self, pid: Pid, mapping: &Mapping) -> MappingEntry {
-        let mut entry = plain_entry(mapping);
-        entry.kind = mapping_kind::NO_ROWS;
-        let opened = match mapping.kind {
-            MappingKind::Vdso => None,
-            _ => match open_mapped(pid, mapping) {
-                Ok(opened) => Some(opened),
-                Err(error) => {
-                    tracing::debug!("no rows for a mapping of pid {pid}: {error}");
-                    return entry;
-                }
-            },
-        };
-        let known = match &opened {
-            Some(opened) => self.files.get(&opened.identity).cloned(),
-            None => self.vdso.clone(),
-        };
-        let rows = known.unwrap_or_else(|| {
-            let rows = match &opened {
-                Some(opened) => {
-                    self.make_rows(&opened.file, &opened.display_path.display().to_string())
-                }
-                None => vdso_file()
-                    .ok()
-                    .and_then(|vdso| self.make_rows(&vdso.file, "[vdso]")),
-            };
-            match &opened {
-                Some(opened) => _ = self.files.insert(opened.identity, rows.clone()),
-                None => self.vdso = Some(rows.clone()),
-            }
-            rows
-        });
-        if let Some((table, segments)) = rows
-            && let Some(bias) = segments_bias(&segments, mapping.begin, mapping.file_offset)
-        {
-            entry.kind = mapping_kind::ROWS;
-            entry.bias = bias;
-            entry.page_base = table.page_base;
-            entry.page0 = table.page0;
-            entry.page_count = table.page_count;
-        }
-        entry
-    }
-
-    fn make_rows(&mut self, file: &File, name: &str) -> FileRows {
-        let began = Instant::now();
-        let compiled = compile_file(file)
-            .inspect_err(|error| tracing::debug!("no rows for {name}: {error}"))
-            .ok()?;
-        let loaded = match self.tables.load(&compiled.table) {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                tracing::warn!("no room for the unwind rows of {name}: {error}");
-                self.stats.mappings_refused += 1;
-                return None;
-            }
-        };
-        self.stats.files += 1;
-        self.stats.build_time += began.elapsed();
-        let code = compiled
-            .segments
-            .iter()
-            .filter(|segment| segment.executable);
-        self.stats.text_bytes += code.map(|segment| segment.file_bytes).sum::<u64>();
-        tracing::debug!(
-            "{name}: {} rows in {:?}",
-            compiled.table.rows.len(),
-            began.elapsed()
-        );
-        Some((loaded, compiled.segments))
-    }
-
-    /// Goes on where the kernel side stopped.
-    fn finish(&mut self, walk: UnfinishedWalk) -> UnwoundStack {
-        let UnfinishedWalk {
-            mut stack,
-            ip,
-            sp,
-            bp,
-            saved,
-            is_leaf,
-            bytes,
-        } = walk;
-        let Some(process) = self.processes.get_mut(&stack.pid) else {
-            return stack;
-        };
-        if process.memory.is_none() {
-            process.memory = File::open(format!("/proc/{}/mem", stack.pid)).ok();
-        }
-        let (entries, memory, tables) = (&process.entries, &process.memory, &self.tables);
-        let copy = StackCopy {
-            ip,
-            sp,
-            bp,
-            saved,
-            is_leaf,
-            stack: &bytes,
-        };
-        let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);
-        stack.end = finish(&copy, &mut stack.user, look_up, trampoline_rule);
-        stack
-    }
-}
-
-impl Known {
-    fn of(mapping: &Mapping) -> Self {
-        Self {
-            begin: mapping.begin,
-            offset: mapping.file_offset.0,
-            device: mapping.device,
-            inode: mapping.inode,
-        }
-    }
-}
-
-/// What can be said of a mapping without opening its file.
-fn plain_entry(mapping: &Mapping) -> MappingEntry {
-    let kind = match mapping.kind {
-        _ if mapping.may_hold_jit_code() => mapping_kind::ANONYMOUS,
-        MappingKind::File { .. } | MappingKind::Vdso => mapping_kind::PENDING,
-        MappingKind::Anonymous => mapping_kind::ANONYMOUS,
-        MappingKind::Special => mapping_kind::NO_ROWS,
-    };
-    MappingEntry {
-        begin: mapping.begin.0,
-        end: mapping.end.0,
-        kind,
-        ..MappingEntry::default()
-    }
-}
-
-/// What is known of the code at an address.
-fn look_up(
-    entries: &[MappingEntry],
-    memory: Option<&File>,
-    tables: &UnwindTables,
-    address: CodeAddress,
-) -> RuleLookup {
-    let at = address.lookup();
-    let index = entries.partition_point(|entry| entry.begin <= at.0);
-    let Some(entry) = index
-        .checked_sub(1)
-        .and_then(|index| entries.get(index))
-        .filter(|entry| at.0 < entry.end)
-    else {
-        return RuleLookup::NoMapping;
-    };
-    match entry.kind {
-        mapping_kind::ROWS => tables
-            .rule_at(entry, at)
-            .map_or(RuleLookup::NoRule, RuleLookup::Rule),
-        mapping_kind::ANONYMOUS => {
-            let (CodeAddress::Leaf(ip) | CodeAddress::Caller(ip)) = address;
-            RuleLookup::Anonymous(code_around(memory, ip))
-        }
-        mapping_kind::PENDING => RuleLookup::NotYet,
-        _ => RuleLookup::NoRule,
-    }
-}
-
-/// Code around an instruction pointer, zeros where it cannot be read.
-fn code_around(memory: Option<&File>, ip: Avma) -> CodeBytes {
-    let mut bytes = CodeBytes::default();
-    if let Some(memory) = memory {
-        // The part before may lie in front of the mapping.
-        let (before, after) = bytes.split_at_mut(CODE_BEFORE);
-        let _ = memory.read_exact_at(before, ip.0.wrapping_sub(CODE_BEFORE as u64));
-        let _ = memory.read_exact_at(after, ip.0);
-    }
-    bytes
 }

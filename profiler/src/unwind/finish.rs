@@ -81,7 +81,7 @@ pub fn finish(
     trampoline: impl Fn(&CodeBytes, bool) -> Option<UnwindRule>,
 ) -> StackEnd {
     let stack = Stack {
-        begin: copy.sp,
+        begin: copy.begin,
         bytes: copy.stack,
     };
     let mut registers = Registers {
@@ -186,18 +186,29 @@ fn step(frame: &Registers, rule: &UnwindRule, stack: &Stack<'_>) -> Result<Regis
     if ip == 0 {
         return Err(StackEnd::ZeroReturnAddress);
     }
+    // Compilers do not note that a register was restored: between the pops and the return of a function, its place is
+    // still said to be where it was pushed, which lies below the stack pointer. Where the copy does not reach down so
+    // far, the register itself has the value.
+    let was_popped = |place: u64| place < frame.sp && stack.word(place).is_none();
     let offset = i64::from(rule.bp_off);
-    let caller_bp = match rule.bp {
-        bp::AT_CFA => read(cfa.wrapping_add_signed(offset))?,
-        bp::AT_RBP => read(frame.bp.wrapping_add_signed(offset))?,
-        _ => frame.bp,
+    let bp_place = match rule.bp {
+        bp::AT_CFA => Some(cfa.wrapping_add_signed(offset)),
+        bp::AT_RBP => Some(frame.bp.wrapping_add_signed(offset)),
+        _ => None,
+    };
+    let caller_bp = match bp_place.filter(|&place| !was_popped(place)) {
+        Some(place) => read(place)?,
+        None => frame.bp,
     };
     let mut saved = frame.saved;
     for (register, &byte) in saved.iter_mut().zip(&rule.saved) {
-        match byte {
-            0 => {}
-            SAVED_UNKNOWN => *register = SavedRegister::Unknown,
-            words => *register = SavedRegister::At(cfa.wrapping_sub(8 * u64::from(words))),
+        if byte == SAVED_UNKNOWN {
+            *register = SavedRegister::Unknown;
+        } else if byte != 0 {
+            let place = cfa.wrapping_sub(8 * u64::from(byte));
+            if !was_popped(place) {
+                *register = SavedRegister::At(place);
+            }
         }
     }
     Ok(Registers {

@@ -36,6 +36,7 @@ impl Hand {
             bp: self.bp,
             saved: self.saved,
             is_leaf: self.copy_is_leaf,
+            begin: SP,
             stack: &bytes,
         };
         let mut frames = Vec::new();
@@ -86,6 +87,27 @@ fn a_frame_that_was_not_interrupted_is_a_caller_from_the_start() {
     assert_eq!(
         stack.walk(0x1000, &rules),
         (vec![caller(0x2000)], StackEnd::Root)
+    );
+}
+
+/// Between `pop %rbp` and `ret`, unwind information still says that `rbp` is where it was pushed.
+#[test]
+fn a_register_that_was_popped_below_the_copy_has_its_value() {
+    let mut stack = Hand::new(&[0x2000, 0x3000]);
+    stack.bp = SP;
+    let popped = UnwindRule {
+        bp: bp::AT_CFA,
+        bp_off: -16,
+        ..rule(cfa::RSP, 8)
+    };
+    let rules = [
+        (0x1000, RuleLookup::Rule(popped)),
+        (0x1fff, known(cfa::RBP, 16)),
+        (0x2fff, known(cfa::END, 0)),
+    ];
+    assert_eq!(
+        stack.walk(0x1000, &rules),
+        (vec![caller(0x2000), caller(0x3000)], StackEnd::Root)
     );
 }
 

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod builder_thread;
 mod compact;
 mod eh_frame;
 mod elf;
@@ -29,6 +30,7 @@ mod table;
 #[cfg(test)]
 mod testing;
 
+pub(crate) use builder::THREAD_NAME;
 pub use builder::{BuilderStats, TableBuilder, UnfinishedWalk};
 pub use compact::{CompactPage, CompactRow, CompactTable, CompiledElf, compile, compile_file};
 pub use elf::Segment;

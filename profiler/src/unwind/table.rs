@@ -4,6 +4,8 @@
 //! and then published by one map update, so that the kernel side sees the old list or the new one, never half of it.
 
 use std::{
+    borrow::Cow,
+    cmp::Reverse,
     collections::VecDeque,
     io,
     time::{Duration, Instant},
@@ -44,7 +46,10 @@ pub struct UnwindTables {
     rules: FxHashMap<UnwindRule, u32>,
     slots: FxHashMap<Pid, u32>,
     free: VecDeque<(u32, Option<Instant>)>,
+    generation: u32,
     scratch: Vec<u32>,
+    /// The list being written; 20 KiB.
+    list: Box<ProcessMappings>,
 }
 
 impl std::fmt::Debug for UnwindTables {
@@ -72,7 +77,9 @@ impl UnwindTables {
             rules,
             slots: FxHashMap::default(),
             free,
+            generation: 1,
             scratch: Vec::new(),
+            list: Box::new(ProcessMappings::EMPTY),
         }
     }
 
@@ -146,23 +153,18 @@ impl UnwindTables {
         let in_user_half = entries.partition_point(|entry| entry.begin < NO_MAPPING);
         let entries = &entries[..in_user_half];
         let kept = entries.len().min(MAPPINGS_MAX);
-        let unused = MappingEntry {
-            begin: NO_MAPPING,
-            ..MappingEntry::default()
-        };
-        // 20 KiB: on the heap, where a thread's stack need not hold it.
-        let mut mappings = Box::new(ProcessMappings {
-            count: kept as u32,
-            reserved: 0,
-            entries: [unused; MAPPINGS_MAX],
-        });
+        let mappings = &mut *self.list;
+        mappings.count = kept as u32;
+        mappings.generation = self.generation;
+        mappings.entries[kept..].fill(MappingEntry::UNUSED);
+        self.generation += 1;
         mappings.entries[..kept].copy_from_slice(&entries[..kept]);
         let slot = self
             .take_slot()
             .ok_or(KernelError::TooManyProcesses { pid })?;
         self.maps
             .mappings
-            .write(slot as usize, std::slice::from_ref(&*mappings))
+            .write(slot as usize, std::slice::from_ref(&*self.list))
             .map_err(|source| KernelError::System {
                 call: "writing mappings",
                 source,
@@ -228,5 +230,53 @@ impl UnwindTables {
         } else {
             self.maps.rules.read(rule as usize)
         }
+    }
+}
+
+/// As many entries as the kernel side can search, by address. Where there are more, those are kept through which a walk
+/// gets somewhere: walks that meet any other are finished in user space, which knows all of them.
+pub(super) fn most_useful(entries: &[MappingEntry]) -> Cow<'_, [MappingEntry]> {
+    if entries.len() <= MAPPINGS_MAX {
+        return Cow::Borrowed(entries);
+    }
+    let rank = |entry: &MappingEntry| {
+        let kind = match entry.kind {
+            mapping_kind::ROWS => 0,
+            mapping_kind::ANONYMOUS => 1,
+            mapping_kind::PENDING => 2,
+            _ => 3,
+        };
+        (kind, Reverse(entry.end - entry.begin))
+    };
+    let mut kept = entries.to_vec();
+    kept.sort_by_key(rank);
+    kept.truncate(MAPPINGS_MAX);
+    kept.sort_unstable_by_key(|entry| entry.begin);
+    Cow::Owned(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_mappings_those_with_rows_stay() {
+        let entry = |index: usize, kind| MappingEntry {
+            begin: index as u64 * 0x2000,
+            end: index as u64 * 0x2000 + 0x1000,
+            kind,
+            ..MappingEntry::default()
+        };
+        let mut entries: Vec<_> = (0..2 * MAPPINGS_MAX)
+            .map(|index| entry(index, mapping_kind::NO_ROWS))
+            .collect();
+        entries[MAPPINGS_MAX + 7].kind = mapping_kind::ROWS;
+        entries[MAPPINGS_MAX + 3].kind = mapping_kind::ANONYMOUS;
+        let kept = most_useful(&entries);
+        assert_eq!(kept.len(), MAPPINGS_MAX);
+        let has = |kind| kept.iter().any(|entry| entry.kind == kind);
+        assert!(has(mapping_kind::ROWS) && has(mapping_kind::ANONYMOUS));
+        assert!(kept.is_sorted_by_key(|entry| entry.begin));
+        assert_eq!(most_useful(&entries[..9]).len(), 9);
     }
 }

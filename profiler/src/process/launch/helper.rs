@@ -13,7 +13,7 @@ use std::{
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::{LaunchError, caller::Caller};
+use super::{HELPER_NAME, LaunchError, caller::Caller};
 
 /// What went wrong, as it crosses the socket: a letter and an `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,8 @@ pub fn exec_when_ready(command: &[OsString]) -> u8 {
     let Some((program, arguments)) = command.split_first() else {
         return 2;
     };
+    // `exec` gives the thread another name: samples with this one are ours, not the command's.
+    let _ = rustix::thread::set_name(HELPER_NAME);
     // The copy is closed by `exec`, which is how the other side learns of its success.
     let Ok(control) = io::stdin().as_fd().try_clone_to_owned() else {
         return 1;

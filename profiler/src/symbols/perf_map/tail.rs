@@ -2,7 +2,7 @@
 //! [`PerfMapFile::refresh`]. Knows no inotify: whoever calls decides when.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Stat, fstat, statat};
@@ -146,6 +146,24 @@ impl PerfMapFile {
         }
         refresh.event = event;
         refresh
+    }
+
+    /// Follows the file behind a descriptor of the process (`/proc/PID/fd/N`), if there is no file with the map's name:
+    /// CPython goes on writing to one that was deleted. A file that gets the name later takes its place.
+    pub fn follow_handle(&mut self, handle: &Path) {
+        if self.followed.is_some() || self.refusal.is_some() {
+            return;
+        }
+        match self.rules.open_handle(handle) {
+            Ok(Some((file, stat))) => {
+                let mut followed = Followed::new(file, &stat);
+                followed.has_vanished = true;
+                self.followed = Some(followed);
+                self.refresh();
+            }
+            Ok(None) => {}
+            Err(refusal) => self.refusal = Some(refusal),
+        }
     }
 
     /// The entries, as of the last refresh.

@@ -7,11 +7,12 @@
 //! * the file itself is not a link, not a mount of its own, and regular, which is looked at before it is opened
 //!   (opening a device can have effects) and again afterwards (it may have been swapped);
 //! * it belongs to the target's user, or to root and has one name only: others can make hard links to root's files;
+//! * one that has lost its name is read through the target's own descriptor, if it belongs to the target's user;
 //! * it is not larger than [`PerfMapLimits::file_bytes`](super::PerfMapLimits::file_bytes).
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
@@ -55,7 +56,9 @@ pub enum Refusal {
         limit: u64,
     },
     /// The file or its directory.
-    #[error("no permission to read it; root, or the user of the process, may")]
+    #[error(
+        "no permission to read it: that takes the user of the process, root, or CAP_DAC_READ_SEARCH"
+    )]
     PermissionDenied,
     /// Anything else that the system had against it.
     #[error("it cannot be read: {}", std::io::Error::from_raw_os_error(*errno))]
@@ -149,6 +152,27 @@ impl Rules {
         };
         let stat = fstat(&fd).map_err(refusal_of)?;
         self.check(&stat)?;
+        Ok(Some((fd, stat)))
+    }
+}
+
+impl Rules {
+    /// Opens the file behind a descriptor of the process, `/proc/PID/fd/N`: a map whose name was removed. Stricter than
+    /// [`open`](Self::open): it must be the user's own, since a process may hold a descriptor of a file it cannot read.
+    pub(super) fn open_handle(self, handle: &Path) -> Result<Option<(OwnedFd, Stat)>, Refusal> {
+        let found = openat(CWD, handle, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let Some(found) = unless_missing(found)? else {
+            return Ok(None);
+        };
+        let stat = fstat(&found).map_err(refusal_of)?;
+        let (owner, expected) = (stat.st_uid, self.owner_uid);
+        if owner != expected {
+            return Err(Refusal::Owner { owner, expected });
+        }
+        self.check(&stat)?;
+        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = openat(CWD, again, flags, Mode::empty()).map_err(refusal_of)?;
         Ok(Some((fd, stat)))
     }
 }

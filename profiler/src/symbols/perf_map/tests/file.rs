@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -381,4 +382,47 @@ fn refusals_say_why_in_one_line() {
 #[expect(clippy::print_stderr, reason = "a skipped test says why")]
 fn eprintln_skip(why: &str) {
     eprintln!("skipped: {why}");
+}
+
+#[test]
+fn a_map_without_a_name_is_read_through_the_descriptor_of_its_writer() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 10 py::a:/x.py\n")?;
+    let mut writer = OpenOptions::new().append(true).open(scene.path())?;
+    fs::remove_file(scene.path())?;
+    scene.map.refresh();
+    let handle = PathBuf::from(format!("/proc/self/fd/{}", writer.as_raw_fd()));
+    scene.map.follow_handle(&handle);
+    assert_eq!(scene.name(0x1008).as_deref(), Some("py::a:/x.py"));
+    writer.write_all(b"2000 10 py::b:/x.py\n")?;
+    scene.map.refresh();
+    assert_eq!(scene.name(0x2008).as_deref(), Some("py::b:/x.py"));
+
+    scene.append("1000 10 py::c:/x.py\n")?;
+    assert_eq!(scene.map.refresh().event, Some(PerfMapEvent::Replaced));
+    assert_eq!(scene.name(0x1008).as_deref(), Some("py::c:/x.py"));
+    Ok(())
+}
+
+#[test]
+fn a_descriptor_of_something_else_is_refused() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.map.refresh();
+    let device = File::open("/dev/null")?;
+    let handle = PathBuf::from(format!("/proc/self/fd/{}", device.as_raw_fd()));
+    scene.map.follow_handle(&handle);
+    assert!(matches!(scene.map.state(), PerfMapState::Refused(_)));
+
+    let mut scene = Scene::new()?;
+    let file = File::create(scene.directory.path().join("secret"))?;
+    if chown(scene.directory.path().join("secret"), Some(OTHER_UID), None).is_ok() {
+        let handle = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        scene.map.follow_handle(&handle);
+        let refused = PerfMapState::Refused(&Refusal::Owner {
+            owner: OTHER_UID,
+            expected: rustix::process::geteuid().as_raw(),
+        });
+        assert_eq!(scene.map.state(), refused);
+    }
+    Ok(())
 }

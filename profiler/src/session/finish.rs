@@ -1,0 +1,153 @@
+//! The end of a recording: what is waiting is worked off, and everything is added up.
+
+use std::time::Duration;
+
+use super::{
+    BpfStats, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary, TargetSummary,
+    Throttling, record::Session,
+};
+use crate::{
+    kernel::{Counters, RateLimits},
+    model::{Pid, ResolveMiss},
+    profile::Profile,
+};
+
+/// How long names may take to arrive after the recording.
+const NAMES_PATIENCE: Duration = Duration::from_secs(10);
+/// A deviation of the real sampling rate from the one asked for that is not told: CPU times are known to some percent.
+const RATE_TOLERANCE: f64 = 0.1;
+/// The same when the kernel says that it paused sampling.
+const RATE_TOLERANCE_PAUSED: f64 = 0.03;
+/// Standard deviations by which the number of samples may differ from the one expected.
+const RATE_DEVIATIONS: f64 = 4.0;
+/// CPU time of the targets from which on the real rate can be told: it is counted in steps of 10 ms.
+const RATE_KNOWN_AFTER: Duration = Duration::from_secs(1);
+
+impl Session {
+    /// Stops sampling, works off what is waiting, and adds up.
+    pub(super) fn finish(
+        mut self,
+        settings: &RecordSettings,
+        stop: StopReason,
+        elapsed: Duration,
+    ) -> Recording {
+        self.events.stop();
+        self.targets.note_cpu_time();
+        self.resolver.refresh_perf_maps();
+        self.turn();
+        let counters = self.kernel.counters().unwrap_or_default();
+        let bpf = settings.bpf_stats.then(|| self.bpf_stats(&counters));
+        let throttling = self.throttling(settings, &counters);
+        let mut late = Vec::new();
+        let built = self.builder.end(|stack| late.push(stack));
+        tracing::debug!("{built:?}");
+        let malformed = self.ring.get_ref().malformed();
+        for stack in &late {
+            self.finished_in_user_space += u64::from(stack.end.is_complete());
+            self.resolver.resolve(stack, &mut self.buffers.resolved);
+            self.aggregator.add(&self.buffers.resolved);
+        }
+        let targets = self.targets.facts();
+        let targets: Vec<_> = targets
+            .into_iter()
+            .map(|facts| TargetSummary {
+                pid: facts.pid,
+                command: facts.command,
+                python: facts.python,
+                cpu_time: facts.cpu_time,
+                names: self.resolver.diagnosis(facts.pid),
+            })
+            .collect();
+        let refusals = self.resolver.complaints();
+        let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
+        profile.quality.ring_full = counters.ring_full;
+        profile.quality.not_kept += malformed;
+        profile.quality.finished_in_user_space = self.finished_in_user_space;
+        profile.process_names = targets
+            .iter()
+            .map(|target: &TargetSummary| (target.pid, target.command.clone()))
+            .collect();
+        let mut remarks = Vec::new();
+        if counters.kernel_stack_failed > 0 {
+            remarks.push(Remark::KernelStacksFailed(counters.kernel_stack_failed));
+        }
+        if built.mappings_refused > 0 {
+            remarks.push(Remark::NoRoomForRows(built.mappings_refused));
+        }
+        if has_hidden_kernel_names(&profile) {
+            remarks.push(Remark::KernelNamesHidden);
+        }
+        let children: Vec<Pid> = self.children.pythons().collect();
+        if !children.is_empty() {
+            remarks.push(Remark::ChildrenNotRecorded(children));
+        }
+        let event = if self.events.is_hardware() {
+            SampledEvent::Cycles
+        } else {
+            SampledEvent::CpuClock
+        };
+        let summary = Summary {
+            targets,
+            stop,
+            elapsed,
+            frequency: settings.frequency,
+            event,
+            throttling,
+            refusals,
+            remarks,
+            bpf,
+        };
+        Recording { profile, summary }
+    }
+
+    fn bpf_stats(&self, counters: &Counters) -> BpfStats {
+        let stats = self.kernel.program_stats().unwrap_or_default();
+        BpfStats {
+            runs: stats.runs,
+            run_time_ns: stats.run_time_ns,
+            frames: counters.frames,
+            samples: counters.samples,
+            stack_copies: counters.stack_copies,
+            verified_instructions: stats.verified_instructions,
+            first_sample: self.first_sample,
+        }
+    }
+
+    /// Whether the kernel took fewer samples than it was asked for, judged by the CPU time that the targets used.
+    fn throttling(&self, settings: &RecordSettings, counters: &Counters) -> Option<Throttling> {
+        let cpu_time: Duration = self
+            .targets
+            .facts()
+            .iter()
+            .map(|facts| facts.cpu_time)
+            .sum();
+        let before = self.limits_before?;
+        let after = RateLimits::read().ok()?;
+        let effective_hz = (cpu_time >= RATE_KNOWN_AFTER)
+            .then(|| counters.samples as f64 / cpu_time.as_secs_f64());
+        let tolerance = if self.throttle_records > 0 {
+            RATE_TOLERANCE_PAUSED
+        } else {
+            RATE_TOLERANCE
+        };
+        let expected = f64::from(settings.frequency.0) * cpu_time.as_secs_f64();
+        // Which of the clock's ticks meet the target is chance.
+        let fewest = expected * (1.0 - tolerance) - RATE_DEVIATIONS * expected.sqrt();
+        let slower = effective_hz.is_some() && (counters.samples as f64) < fewest;
+        let lowered = after.max_sample_rate < before.max_sample_rate;
+        (slower || lowered).then_some(Throttling {
+            throttle_records: self.throttle_records,
+            max_sample_rate_before: before.max_sample_rate,
+            max_sample_rate_after: after.max_sample_rate,
+            effective_hz,
+        })
+    }
+}
+
+/// Kernel functions were seen, but the kernel hides where they are.
+fn has_hidden_kernel_names(profile: &Profile) -> bool {
+    let frames = profile.locations.locations.iter().flat_map(|it| &it.frames);
+    frames
+        .into_iter()
+        .any(|frame| frame.miss == Some(ResolveMiss::KernelSymbols))
+}

@@ -1,0 +1,383 @@
+//! What the thread of [`TableBuilder`](super::TableBuilder) does: opens files, makes their rows, goes on with walks.
+
+use std::{
+    fs::File,
+    os::unix::fs::FileExt as _,
+    panic::catch_unwind,
+    sync::{
+        Arc,
+        atomic::Ordering,
+        mpsc::{Receiver, Sender},
+    },
+    time::{Duration, Instant},
+};
+
+use profiler_common::unwind_row::{MappingEntry, PAGE_BYTES, mapping_kind};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    CODE_BEFORE, CodeBytes, LoadedTable, RuleLookup, Segment, UnwindError, UnwindTables,
+    builder::{BuilderStats, Command, Shared, UnfinishedWalk},
+    compile_file, finish, segments_bias,
+    table::most_useful,
+    trampoline_rule,
+};
+use crate::{
+    model::{Avma, CodeAddress, Pid, StackCopy, UnwoundStack},
+    process::{FileIdentity, Mapping, MappingKind, open_mapped, vdso_file},
+};
+
+/// Files remembered, most of which have no rows then: those with rows fill the BPF maps long before.
+const FILES_MAX: usize = 65_536;
+/// Time that making rows may take, and a quarter of the time since the beginning on top of it. The largest processes
+/// known (CUDA back ends) take about 5 s; one that maps ever new files would otherwise keep a CPU busy.
+const BUILD_TIME: Duration = Duration::from_secs(10);
+/// While several files are being compiled, what is ready is published this often.
+const PUBLISH_EVERY: Duration = Duration::from_millis(10);
+
+/// A file's rows, and how its addresses translate. `None`: it has no usable unwind information.
+type FileRows = Option<(LoadedTable, Vec<Segment>)>;
+
+/// A mapping of a process that was looked at before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Known {
+    begin: Avma,
+    offset: u64,
+    device: (u32, u32),
+    inode: u64,
+}
+
+#[derive(Default)]
+struct Process {
+    entries: Vec<MappingEntry>,
+    known: FxHashMap<Known, MappingEntry>,
+    memory: Option<File>,
+}
+
+/// The thread's own things.
+pub(super) struct Builder {
+    tables: UnwindTables,
+    files: FxHashMap<FileIdentity, FileRows>,
+    vdso: Option<FileRows>,
+    processes: FxHashMap<Pid, Process>,
+    results: Sender<UnwoundStack>,
+    shared: Arc<Shared>,
+    began: Instant,
+    is_full: bool,
+    stats: BuilderStats,
+}
+
+impl Builder {
+    pub(super) fn new(
+        tables: UnwindTables,
+        results: Sender<UnwoundStack>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            tables,
+            files: FxHashMap::default(),
+            vdso: None,
+            processes: FxHashMap::default(),
+            results,
+            shared,
+            began: Instant::now(),
+            is_full: false,
+            stats: BuilderStats::default(),
+        }
+    }
+
+    /// Works until nobody can send commands any more.
+    pub(super) fn run(mut self, commands: &Receiver<Command>) -> BuilderStats {
+        while let Ok(command) = commands.recv() {
+            match command {
+                Command::Mappings(pid) => {
+                    if let Some(mappings) = self.shared.take(pid) {
+                        self.update(pid, &mappings);
+                    }
+                }
+                Command::Finish(walk) => {
+                    let stack = self.finish(*walk);
+                    // Nobody listens any more: the recording is over.
+                    let _ = self.results.send(stack);
+                }
+                Command::Settled(done) => _ = done.try_send(()),
+                Command::Forget(pid) => {
+                    self.processes.remove(&pid);
+                    self.tables.forget(pid);
+                }
+            }
+        }
+        self.stats.rows = self.tables.row_count() as u64;
+        self.stats
+    }
+
+    /// Publishes what is known at once, then makes what is missing.
+    fn update(&mut self, pid: Pid, mappings: &[Mapping]) {
+        let mut process = self.processes.remove(&pid).unwrap_or_default();
+        let mapped: FxHashSet<Known> = mappings.iter().map(Known::of).collect();
+        process.known.retain(|known, _| mapped.contains(known));
+        process.entries.clear();
+        // After an `exec`, the old handle would lead to memory that is gone.
+        process.memory = None;
+        let mut pending = Vec::new();
+        for mapping in mappings {
+            let mut entry = plain_entry(mapping);
+            // A library may have been loaded from memory: until that is known, it is taken for JIT code.
+            let is_file = matches!(mapping.kind, MappingKind::File { .. });
+            if let Some(known) = process.known.get(&Known::of(mapping)) {
+                entry = *known;
+                // It may have moved: anonymous memory grows, files are unmapped in part.
+                entry.end = mapping.end.0;
+            } else if entry.kind == mapping_kind::PENDING || is_file {
+                pending.push((process.entries.len(), mapping));
+            }
+            process.entries.push(entry);
+        }
+        self.publish(pid, &process.entries);
+        // The program first, then about as they were loaded: the kernel gives out addresses downwards. What a process
+        // began with is needed by every stack.
+        if let [_program, others @ ..] = pending.as_mut_slice() {
+            others.reverse();
+        }
+        let mut published = Instant::now();
+        for (index, mapping) in &pending {
+            if !self.may_build() {
+                break;
+            }
+            let entry = self.entry_of(pid, mapping);
+            process.known.insert(Known::of(mapping), entry);
+            process.entries[*index] = entry;
+            if published.elapsed() >= PUBLISH_EVERY {
+                self.publish(pid, &process.entries);
+                published = Instant::now();
+            }
+        }
+        if !pending.is_empty() {
+            self.publish(pid, &process.entries);
+        }
+        self.processes.insert(pid, process);
+    }
+
+    /// There is time for more rows. What is left out stays pending, and is looked at again with the next update.
+    fn may_build(&self) -> bool {
+        !self.shared.is_ending.load(Ordering::Relaxed)
+            && self.stats.build_time <= BUILD_TIME + self.began.elapsed() / 4
+    }
+
+    fn publish(&mut self, pid: Pid, entries: &[MappingEntry]) {
+        let kept = most_useful(entries);
+        match self.tables.publish(pid, &kept) {
+            Ok(refused) => self.stats.mappings_refused += refused as u64,
+            Err(error) => tracing::warn!("pid {pid}: {error}"),
+        }
+    }
+
+    /// The entry of a mapping of a file, whose rows are made if this file was not seen before.
+    fn entry_of(&mut self, pid: Pid, mapping: &Mapping) -> MappingEntry {
+        let mut entry = plain_entry(mapping);
+        if entry.kind == mapping_kind::PENDING {
+            entry.kind = mapping_kind::NO_ROWS;
+        }
+        let opened = match mapping.kind {
+            MappingKind::Vdso => None,
+            _ => match open_mapped(pid, mapping) {
+                Ok(opened) if mapping.may_hold_jit_code() && !opened.is_elf() => return entry,
+                Ok(opened) => Some(opened),
+                Err(error) => {
+                    tracing::debug!("no rows for a mapping of pid {pid}: {error}");
+                    return entry;
+                }
+            },
+        };
+        let known = match &opened {
+            Some(opened) => self.files.get(&opened.identity).cloned(),
+            None => self.vdso.clone(),
+        };
+        let rows = known.unwrap_or_else(|| {
+            let rows = match &opened {
+                Some(opened) => {
+                    self.make_rows(&opened.file, &opened.display_path.display().to_string())
+                }
+                None => vdso_file()
+                    .ok()
+                    .and_then(|vdso| self.make_rows(&vdso.file, "[vdso]")),
+            };
+            if self.files.len() >= FILES_MAX {
+                // Files without any are found to be so once more, should they come again.
+                self.files.retain(|_, rows| rows.is_some());
+            }
+            match &opened {
+                Some(opened) => _ = self.files.insert(opened.identity, rows.clone()),
+                None => self.vdso = Some(rows.clone()),
+            }
+            rows
+        });
+        if let Some((table, segments)) = rows
+            && let Some(bias) = segments_bias(&segments, mapping.begin, mapping.file_offset)
+        {
+            entry.kind = mapping_kind::ROWS;
+            entry.bias = bias;
+            entry.page_base = table.page_base;
+            entry.page0 = table.page0;
+            entry.page_count = table.page_count;
+        }
+        entry
+    }
+
+    fn make_rows(&mut self, file: &File, name: &str) -> FileRows {
+        let began = Instant::now();
+        // The file is hostile, and nothing of what the compiler uses outlives the call.
+        let compiled = catch_unwind(|| compile_file(file))
+            .unwrap_or_else(|_| {
+                tracing::warn!("cannot compile {}", name.escape_debug());
+                Err(UnwindError::NoUnwindInformation)
+            })
+            .inspect_err(|error| tracing::debug!("no rows for {name}: {error}"))
+            .ok();
+        let rows = compiled.and_then(|compiled| {
+            let loaded = self.tables.load(&compiled.table);
+            if let Err(error) = &loaded {
+                if !std::mem::replace(&mut self.is_full, true) {
+                    tracing::warn!(
+                        "no room for the unwind rows of {}: {error}",
+                        name.escape_debug()
+                    );
+                }
+                self.stats.mappings_refused += 1;
+            }
+            let stats = &compiled.table.stats;
+            let dropped = stats.dropped_rows + stats.dropped_rules;
+            if dropped > 0 {
+                tracing::debug!("{name}: {dropped} rows are past the limits and were left out");
+                self.stats.mappings_refused += 1;
+            }
+            let code = compiled.segments.iter().filter(|it| it.executable);
+            self.stats.text_bytes += code.map(|segment| segment.file_bytes).sum::<u64>();
+            let count = compiled.table.rows.len();
+            tracing::debug!("{name}: {count} rows in {:?}", began.elapsed());
+            Some((loaded.ok()?, compiled.segments))
+        });
+        self.stats.files += u64::from(rows.is_some());
+        self.stats.build_time += began.elapsed();
+        rows
+    }
+
+    /// Goes on where the kernel side stopped.
+    fn finish(&mut self, walk: UnfinishedWalk) -> UnwoundStack {
+        let UnfinishedWalk {
+            mut stack,
+            ip,
+            sp,
+            bp,
+            saved,
+            is_leaf,
+            begin,
+            bytes,
+        } = walk;
+        let Some(process) = self.processes.get_mut(&stack.pid) else {
+            return stack;
+        };
+        if process.memory.is_none() {
+            process.memory = File::open(format!("/proc/{}/mem", stack.pid)).ok();
+        }
+        let (entries, memory, tables) = (&process.entries, &process.memory, &self.tables);
+        let copy = StackCopy {
+            ip,
+            sp,
+            bp,
+            saved,
+            is_leaf,
+            begin,
+            stack: &bytes,
+        };
+        let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);
+        stack.end = finish(&copy, &mut stack.user, look_up, trampoline_rule);
+        stack
+    }
+}
+
+impl Known {
+    fn of(mapping: &Mapping) -> Self {
+        Self {
+            begin: mapping.begin,
+            offset: mapping.file_offset.0,
+            device: mapping.device,
+            inode: mapping.inode,
+        }
+    }
+}
+
+/// What can be said of a mapping without opening its file.
+fn plain_entry(mapping: &Mapping) -> MappingEntry {
+    let kind = match mapping.kind {
+        _ if mapping.may_hold_jit_code() => mapping_kind::ANONYMOUS,
+        MappingKind::File { .. } | MappingKind::Vdso => mapping_kind::PENDING,
+        MappingKind::Anonymous => mapping_kind::ANONYMOUS,
+        MappingKind::Special => mapping_kind::NO_ROWS,
+    };
+    MappingEntry {
+        begin: mapping.begin.0,
+        end: mapping.end.0,
+        kind,
+        ..MappingEntry::default()
+    }
+}
+
+/// What is known of the code at an address.
+fn look_up(
+    entries: &[MappingEntry],
+    memory: Option<&File>,
+    tables: &UnwindTables,
+    address: CodeAddress,
+) -> RuleLookup {
+    let at = address.lookup();
+    let index = entries.partition_point(|entry| entry.begin <= at.0);
+    let Some(entry) = index
+        .checked_sub(1)
+        .and_then(|index| entries.get(index))
+        .filter(|entry| at.0 < entry.end)
+    else {
+        return RuleLookup::NoMapping;
+    };
+    match entry.kind {
+        mapping_kind::ROWS => tables
+            .rule_at(entry, at)
+            .map_or(RuleLookup::NoRule, RuleLookup::Rule),
+        mapping_kind::ANONYMOUS => {
+            let (CodeAddress::Leaf(ip) | CodeAddress::Caller(ip)) = address;
+            RuleLookup::Anonymous(code_around(memory, ip))
+        }
+        mapping_kind::PENDING => RuleLookup::NotYet,
+        _ => RuleLookup::NoRule,
+    }
+}
+
+/// Code around an instruction pointer, zeros where it cannot be read.
+fn code_around(memory: Option<&File>, ip: Avma) -> CodeBytes {
+    let mut bytes = CodeBytes::default();
+    if let Some(memory) = memory {
+        let (before, after) = bytes.split_at_mut(CODE_BEFORE);
+        // The part before may lie in front of the mapping: the first trampoline stands at its very beginning.
+        let in_page = (ip.0 % PAGE_BYTES) as usize;
+        let before = &mut before[CODE_BEFORE.saturating_sub(in_page)..];
+        let _ = memory.read_exact_at(before, ip.0.wrapping_sub(before.len() as u64));
+        let _ = memory.read_exact_at(after, ip.0);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_at_the_beginning_of_its_mapping_is_read() {
+        use std::io::Write as _;
+        // A file stands for the process's memory; in front of it there is nothing at all.
+        let mut memory = tempfile::tempfile().unwrap();
+        memory.write_all(&[0xcc; 64]).unwrap();
+        let bytes = code_around(Some(&memory), Avma(5));
+        assert_eq!(bytes[CODE_BEFORE - 5..CODE_BEFORE + 8], [0xcc; 13]);
+        assert!(bytes[..CODE_BEFORE - 5].iter().all(|&byte| byte == 0));
+    }
+}

@@ -1,0 +1,31 @@
+//! The whole program on this machine's kernel, with real Pythons, against what is known of them beforehand.
+//!
+//! Every trial runs the program as people do and reads what it wrote. Trials that cannot run here (not root, no CPython
+//! from 3.12 on, no C compiler) say so and count as skipped. They run one after the other: what is measured must not be
+//! disturbed. No trial looks at the clock: a slow machine gives fewer samples, not other ones.
+//!
+//! Interpreters come from `PYPROF_TEST_PYTHONS` (a list like PATH), else from pyenv and PATH.
+
+#![expect(clippy::print_stdout, reason = "what was measured is worth reading")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "all trials are of one type, and some of them can be skipped"
+)]
+#[path = "kernel/mod.rs"]
+mod suite;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let conclusion = libtest_mimic::run(&arguments, suite::trials());
+    for line in suite::notes() {
+        println!("{line}");
+    }
+    conclusion.exit_code()
+}

@@ -1,0 +1,278 @@
+//! The program at work, and what it wrote.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::Path,
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    time::Duration,
+};
+
+use super::{eventually, note, status_field};
+
+/// Stacks that are whole, of all: what the project promises.
+pub(super) const WHOLE: f64 = 0.999;
+
+/// The program, away from the environment of whoever runs the tests. Under sudo, commands that it starts would run as
+/// another user, who cannot read the tests' files.
+pub(super) fn pyprof() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pyprof-bpf"));
+    let foreign = |name: &str| name.starts_with("PYPROF_") || name.starts_with("SUDO_");
+    for (name, _) in std::env::vars_os() {
+        if foreign(&name.to_string_lossy()) {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+/// A recording of `pid` with these options to its end: every frame, unless the options say otherwise.
+pub(super) fn record(pid: u32, options: &[&str]) -> Recording {
+    begin(pid, options).end()
+}
+
+/// The same, to be stopped later.
+pub(super) fn begin(pid: u32, options: &[&str]) -> Recorder {
+    let mut command = pyprof();
+    command.args(["--pid", &pid.to_string()]);
+    Recorder::start(command, options)
+}
+
+/// The program while it records.
+pub(super) struct Recorder {
+    child: Child,
+    files: tempfile::TempDir,
+}
+
+impl Recorder {
+    /// Starts it and waits until it samples, or has ended.
+    pub(super) fn start(mut command: Command, options: &[&str]) -> Self {
+        let files = super::scratch();
+        let output = files.path().join("profile.folded");
+        command.args(["--output".as_ref(), output.as_os_str()]);
+        if !options.contains(&"--view") {
+            command.args(["--view", "mixed"]);
+        }
+        command.args(options).stderr(Stdio::piped());
+        let mut recorder = Self {
+            child: command.spawn().unwrap(),
+            files,
+        };
+        let pid = recorder.pid();
+        eventually("sampling", || {
+            opened(pid).any(|link| link.as_os_str() == OsStr::new("anon_inode:[perf_event]"))
+                || recorder.child.try_wait().unwrap().is_some()
+        });
+        recorder
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Identifiers of the BPF programs and maps that it holds.
+    pub(super) fn bpf_ids(&self, kind: &str) -> Vec<u32> {
+        let folder = format!("/proc/{}/fdinfo", self.pid());
+        let mut ids: Vec<u32> = fs::read_dir(folder)
+            .unwrap()
+            .filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok())
+            .filter_map(|text| {
+                text.lines()
+                    .find_map(|line| line.strip_prefix(kind)?.trim().parse().ok())
+            })
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// Waits for its end, noting how much memory it came to need.
+    pub(super) fn end(mut self) -> Recording {
+        let mut peak_rss_kib = 0;
+        while self.child.try_wait().unwrap().is_none() {
+            peak_rss_kib = status_field(self.pid(), "VmHWM")
+                .unwrap_or(0)
+                .max(peak_rss_kib);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let output = self.child.wait_with_output().unwrap();
+        let file = self.files.path().join("profile.folded");
+        Recording {
+            peak_rss_kib,
+            ..Recording::of(&output, &file)
+        }
+    }
+}
+
+fn opened(pid: u32) -> impl Iterator<Item = std::path::PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
+    entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+}
+
+/// One line of the folded format.
+#[derive(Debug)]
+pub(super) struct Stack {
+    /// Outermost first.
+    pub(super) frames: Vec<String>,
+    pub(super) count: u64,
+}
+
+impl Stack {
+    pub(super) fn is_whole(&self) -> bool {
+        self.frames[0] != "[truncated]" && self.frames[0] != "[no frames]"
+    }
+
+    /// Names of the Python functions, outermost first.
+    pub(super) fn python(&self) -> Vec<&str> {
+        let frames = self.frames.iter();
+        frames
+            .filter_map(|frame| Some(frame.strip_prefix("py::")?.rsplit_once(':')?.0))
+            .collect()
+    }
+
+    /// A function of any kind.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.frames.iter().any(|frame| frame == name) || self.python().contains(&name)
+    }
+}
+
+fn read_stacks(file: &Path) -> Vec<Stack> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let stack = |line: &str| {
+        let (frames, count) = line
+            .rsplit_once(' ')
+            .unwrap_or_else(|| panic!("no count: {line}"));
+        let frames = frames.split(';').map(str::to_owned).collect();
+        Stack {
+            frames,
+            count: count.parse().unwrap_or_else(|_| panic!("no count: {line}")),
+        }
+    };
+    text.lines().map(stack).collect()
+}
+
+/// What a recording wrote.
+pub(super) struct Recording {
+    pub(super) status: ExitStatus,
+    pub(super) stacks: Vec<Stack>,
+    pub(super) has_file: bool,
+    /// Standard error.
+    pub(super) report: String,
+    pub(super) peak_rss_kib: u64,
+}
+
+impl Recording {
+    /// From what the program said and wrote, once it is seen that both count the same.
+    pub(super) fn of(output: &Output, file: &Path) -> Self {
+        let recording = Self {
+            status: output.status,
+            stacks: read_stacks(file),
+            has_file: file.exists(),
+            report: String::from_utf8(output.stderr.clone()).unwrap(),
+            peak_rss_kib: 0,
+        };
+        recording.assert_honest();
+        recording
+    }
+
+    pub(super) fn samples(&self) -> u64 {
+        self.count(|_| true)
+    }
+
+    /// Samples whose stack is like this.
+    pub(super) fn count(&self, is_such: impl Fn(&Stack) -> bool) -> u64 {
+        self.stacks
+            .iter()
+            .filter(|stack| is_such(stack))
+            .map(|stack| stack.count)
+            .sum()
+    }
+
+    /// Of all.
+    pub(super) fn share(&self, is_such: impl Fn(&Stack) -> bool) -> f64 {
+        self.count(is_such) as f64 / self.samples() as f64
+    }
+
+    pub(super) fn whole(&self) -> impl Iterator<Item = &Stack> {
+        self.stacks.iter().filter(|stack| stack.is_whole())
+    }
+
+    /// It went well, and there is enough to judge by.
+    pub(super) fn assert_done(&self, samples_min: u64) -> &Self {
+        assert_eq!(self.status.code(), Some(0), "{}", self.report);
+        assert!(
+            self.samples() >= samples_min,
+            "{} samples only: {}",
+            self.samples(),
+            self.report
+        );
+        self
+    }
+
+    /// So many of the stacks are whole. The counts are noted.
+    pub(super) fn assert_whole(&self, least: f64) -> &Self {
+        let (whole, all) = (self.count(Stack::is_whole), self.samples());
+        let cut: Vec<String> = self
+            .stacks
+            .iter()
+            .filter(|stack| !stack.is_whole())
+            .map(|stack| format!("{} {}", stack.count, stack.frames.join(";")))
+            .collect();
+        let about_stacks = self
+            .report
+            .lines()
+            .find(|line| line.contains("of the stacks"))
+            .unwrap_or_default();
+        note(format!("{whole} of {all} whole; {about_stacks}"));
+        assert!(
+            whole as f64 >= least * all as f64,
+            "{whole} of {all}\n{}\n{}",
+            self.report,
+            cut.join("\n")
+        );
+        self
+    }
+
+    /// None was lost.
+    pub(super) fn assert_none_lost(&self) -> &Self {
+        assert!(!self.report.contains("lost "), "{}", self.report);
+        self
+    }
+
+    /// The report counts the same as the file: each sample is whole, or cut short for a reason that is told.
+    fn assert_honest(&self) {
+        let Some(said) = number_before(&self.report, " samples at ") else {
+            return;
+        };
+        assert_eq!(said, self.samples(), "{}", self.report);
+        let cut = self.count(|stack| stack.frames[0] == "[truncated]");
+        assert_eq!(
+            number_before(&self.report, " cut short").unwrap_or(0),
+            cut,
+            "{}",
+            self.report
+        );
+        let causes = self
+            .report
+            .lines()
+            .find_map(|line| line.split_once(" cut short: "));
+        let causes = causes.map_or("", |(_, causes)| causes).split(", ");
+        let counted: u64 = causes
+            .filter_map(|cause| number(cause.split(' ').next()?))
+            .sum();
+        assert_eq!(counted, cut, "{}", self.report);
+    }
+}
+
+/// The number in front of `words`, written with or without separators.
+pub(super) fn number_before(text: &str, words: &str) -> Option<u64> {
+    let before = &text[..text.find(words)?];
+    number(before.rsplit([' ', '\n']).next()?)
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.replace(',', "").parse().ok()
+}

@@ -1,0 +1,73 @@
+//! Every way to end gives a whole file and leaves nothing in the kernel.
+
+use aya::{maps::loaded_maps, programs::loaded_programs};
+use rustix::process::Signal;
+
+use super::{
+    Python, Test, Verdict, eventually,
+    recording::{Recorder, Recording, begin},
+    running::{Running, signal},
+    workload,
+};
+
+pub(super) const TESTS: &[Test] = &[
+    ("ctrl_c_ends_it_well", interrupt),
+    ("sigterm_ends_it_well", terminate),
+    ("the_targets_exit_ends_it_well", exit),
+    ("its_duration_ends_it_well", duration),
+];
+
+fn busy(python: &Python) -> Running {
+    Running::start(python.perf().arg(workload("chain")))
+}
+
+/// Ends a recording in some way, and looks at what is left.
+fn assert_ends_well(recorder: Recorder, stop: impl FnOnce(u32)) -> Recording {
+    let (programs, maps) = (recorder.bpf_ids("prog_id:"), recorder.bpf_ids("map_id:"));
+    assert!(
+        !programs.is_empty() && !maps.is_empty(),
+        "it holds {programs:?} and {maps:?} while it records"
+    );
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    stop(recorder.pid());
+    let recording = recorder.end();
+    recording.assert_done(10);
+    // The kernel frees them a moment after their last user.
+    eventually("the removal of the BPF program and its maps", || {
+        let programs_left = loaded_programs()
+            .flatten()
+            .any(|program| programs.contains(&program.id()));
+        let maps_left = loaded_maps().flatten().any(|map| maps.contains(&map.id()));
+        !programs_left && !maps_left
+    });
+    recording
+}
+
+fn interrupt(python: &Python) -> Verdict {
+    let target = busy(python);
+    assert_ends_well(begin(target.pid(), &[]), |pid| signal(pid, Signal::INT));
+    Ok(())
+}
+
+fn terminate(python: &Python) -> Verdict {
+    let target = busy(python);
+    assert_ends_well(begin(target.pid(), &[]), |pid| signal(pid, Signal::TERM));
+    Ok(())
+}
+
+fn exit(python: &Python) -> Verdict {
+    let target = busy(python);
+    let recording = assert_ends_well(begin(target.pid(), &[]), |_| drop(target));
+    assert!(
+        recording.report.contains("until the target exited"),
+        "{}",
+        recording.report
+    );
+    Ok(())
+}
+
+fn duration(python: &Python) -> Verdict {
+    let target = busy(python);
+    assert_ends_well(begin(target.pid(), &["-d", "2"]), |_| ());
+    Ok(())
+}
