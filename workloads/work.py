@@ -1,8 +1,8 @@
 """A fixed amount of work, for measuring what profiling costs.
 
-Prints `ready`, waits for a line on standard input, works, and prints the CPU seconds
-of each chunk as a JSON list; then waits for the end of its input, so that whoever
-watches it sees a live process.
+Prints `ready`. For each line on standard input it does the work once, and prints the
+CPU seconds of each chunk as a JSON list. Ends with its input, so that whoever watches
+it sees a live process.
 """
 
 import json
@@ -43,14 +43,13 @@ def main():
     options = parser.parse_args()
     chunk()
     common.ready()
-    sys.stdin.readline()
-    spent = []
-    for _ in range(options.chunks):
-        before = time.thread_time()
-        chunk()
-        spent.append(time.thread_time() - before)
-    print(json.dumps(spent), flush=True)
-    sys.stdin.readline()
+    for _ in sys.stdin:
+        spent = []
+        for _ in range(options.chunks):
+            before = time.thread_time()
+            chunk()
+            spent.append(time.thread_time() - before)
+        print(json.dumps(spent), flush=True)
 
 
 if __name__ == "__main__":

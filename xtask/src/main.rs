@@ -33,7 +33,6 @@ mod demo;
 mod folded;
 mod host;
 mod llvm;
-mod measure;
 mod pythons;
 mod setup;
 mod test;

@@ -36,6 +36,14 @@ pub(crate) struct Python {
 }
 
 impl Python {
+    /// The same version at another path: that of a virtual environment.
+    pub(crate) fn at(&self, path: PathBuf) -> Self {
+        Self {
+            path,
+            version: self.version,
+        }
+    }
+
     /// The version with dots.
     pub(crate) fn version_text(&self) -> String {
         let (major, minor, patch) = self.version;
@@ -93,8 +101,9 @@ pub(crate) fn with_numpy(notes: &mut Vec<String>) -> Vec<PathBuf> {
     pythons.into_iter().map(usable).collect()
 }
 
-/// The interpreter of the virtual environment for `python`, made if it is not there.
-fn environment(python: &Python) -> Result<PathBuf> {
+/// The interpreter of the virtual environment for `python`, with numpy, made if it is not
+/// there.
+pub(crate) fn environment(python: &Python) -> Result<PathBuf> {
     let version = python.version_text();
     let (major, minor, _) = python.version;
     let folder = host::target_dir().join("test-python").join(&version);

@@ -89,7 +89,9 @@ async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
     let outputs = Prepared::new(&settings.outputs, pid)?;
     let mut signals = Signals::catch()?;
     let (progress, watched) = watch::channel(Progress::default());
+    // Nobody who watches: then there is nothing to tell.
     let status = if settings.quiet {
+        drop(watched);
         StatusLine::none()
     } else {
         StatusLine::start(watched)
@@ -201,7 +203,9 @@ async fn sample(
         threads: settings.threads,
         bpf_stats: settings.bpf_stats,
     };
-    Ok(session::record(wanted, stop, progress).await?)
+    // On a thread that waits for descriptors and timers itself: each turn of the session wakes one thread, not two.
+    let recording = tokio::spawn(session::record(wanted, stop, progress));
+    Ok(recording.await.context("the recording was cut short")??)
 }
 
 /// Writes and reports.

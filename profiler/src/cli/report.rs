@@ -46,7 +46,7 @@ pub(crate) fn report_lines(recording: &Recording, files: &[Destination]) -> Vec<
     lines
 }
 
-/// For `--bpf-stats`: one line that a script can read.
+/// For `--bpf-stats`: one line that a script can read; `first_sample_ns` is on `CLOCK_MONOTONIC`.
 pub(crate) fn bpf_line(bpf: &BpfStats) -> String {
     let BpfStats {
         runs,
@@ -55,11 +55,14 @@ pub(crate) fn bpf_line(bpf: &BpfStats) -> String {
         samples,
         stack_copies,
         verified_instructions,
+        first_sample,
     } = *bpf;
     let verified = verified_instructions.unwrap_or(0);
+    let first_sample_ns = first_sample.map_or(0, |ktime| ktime.0);
     format!(
         "bpf: runs={runs} run_time_ns={run_time_ns} frames={frames} samples={samples} \
-         stack_copies={stack_copies} verified_instructions={verified}"
+         stack_copies={stack_copies} first_sample_ns={first_sample_ns} \
+         verified_instructions={verified}"
     )
 }
 

@@ -1,6 +1,8 @@
 //! Every distinct stack once.
 
-use indexmap::IndexSet;
+use std::hash::{Hash, Hasher};
+
+use indexmap::{Equivalent, IndexSet};
 use rustc_hash::FxBuildHasher;
 
 use crate::model::LocationId;
@@ -12,21 +14,54 @@ pub(super) struct StackId(u32);
 /// Distinct stacks. Finding one that is there allocates nothing: the set is asked with the caller's slice.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackTable {
-    stacks: IndexSet<Box<[LocationId]>, FxBuildHasher>,
+    stacks: IndexSet<Stack, FxBuildHasher>,
     locations: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stack(Box<[LocationId]>);
+
+/// A stack that need not be in a table. It is hashed two locations at a time: stacks are long, and each step of the
+/// hash function waits for the one before.
+#[derive(Clone, Copy)]
+struct Borrowed<'a>(&'a [LocationId]);
+
+impl Hash for Borrowed<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let (pairs, rest) = self.0.as_chunks::<2>();
+        for [a, b] in pairs {
+            state.write_u64(u64::from(a.0) << 32 | u64::from(b.0));
+        }
+        for id in rest {
+            state.write_u64(u64::from(id.0));
+        }
+        state.write_usize(self.0.len());
+    }
+}
+
+impl Hash for Stack {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Borrowed(&self.0).hash(state);
+    }
+}
+
+impl Equivalent<Stack> for Borrowed<'_> {
+    fn equivalent(&self, stack: &Stack) -> bool {
+        *self.0 == *stack.0
+    }
 }
 
 impl StackTable {
     /// The id of a stack that is there.
     pub(super) fn find(&self, stack: &[LocationId]) -> Option<StackId> {
         self.stacks
-            .get_index_of(stack)
+            .get_index_of(&Borrowed(stack))
             .map(|index| StackId(index as u32))
     }
 
     /// Adds a stack that [`find`](Self::find) did not find.
     pub(super) fn insert(&mut self, stack: &[LocationId]) -> StackId {
-        let (index, new) = self.stacks.insert_full(stack.into());
+        let (index, new) = self.stacks.insert_full(Stack(stack.into()));
         if new {
             self.locations += stack.len();
         }
@@ -37,7 +72,7 @@ impl StackTable {
     pub(super) fn get(&self, id: StackId) -> &[LocationId] {
         self.stacks
             .get_index(id.0 as usize)
-            .map_or(&[], |stack| stack)
+            .map_or(&[], |stack| &stack.0)
     }
 
     /// Locations in all stacks together: what they cost, four bytes each.

@@ -109,6 +109,7 @@ impl Session {
             samples: counters.samples,
             stack_copies: counters.stack_copies,
             verified_instructions: stats.verified_instructions,
+            first_sample: self.first_sample,
         }
     }
 

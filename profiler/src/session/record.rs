@@ -36,6 +36,8 @@ const TURN: Duration = Duration::from_millis(100);
 const DRAIN_MAX: usize = 16_384;
 /// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
 const SLOW_TURNS: u32 = 5;
+/// After telling how far it is, the session rests from that for so many times as long as it took.
+const TELL_REST: u32 = 200;
 /// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later,
 /// from a copy of 16 KiB, and those that are deeper are cut short. Tables of Python alone take some 20 ms, with numpy
 /// 150 ms; longer on a busy machine.
@@ -147,6 +149,8 @@ pub(super) struct Session {
     pub(super) limits_before: Option<RateLimits>,
     pub(super) throttle_records: u64,
     pub(super) finished_in_user_space: u64,
+    pub(super) first_sample: Option<KtimeNs>,
+    tell_from: Duration,
     /// A target is a command of ours that waits for its beginning.
     pub(super) launched: bool,
     pub(super) children: Children,
@@ -183,7 +187,7 @@ impl Session {
         let launched = targets.iter().any(Target::is_own_image);
         let events = kernel.attach(settings.frequency)?;
         targets.begin_counting();
-        let watch = watch_maps(&targets);
+        let watch = targets.watch_perf_maps();
         Ok(Self {
             targets,
             kernel,
@@ -197,6 +201,8 @@ impl Session {
             limits_before,
             throttle_records: 0,
             finished_in_user_space: 0,
+            first_sample: None,
+            tell_from: Duration::ZERO,
             launched,
             children: Children::default(),
             buffers: Buffers::new(),
@@ -273,6 +279,7 @@ impl Session {
             ring,
             resolver,
             aggregator,
+            first_sample,
             buffers,
             launched,
             ..
@@ -287,6 +294,7 @@ impl Session {
                 // The command has not begun yet.
                 return;
             }
+            first_sample.get_or_insert(sample.ktime);
             if let Some(walk) = UnfinishedWalk::of(sample) {
                 unfinished.push(walk);
                 return;
@@ -342,10 +350,12 @@ impl Session {
         self.look_for_children();
     }
 
-    fn tell(&self, progress: &watch::Sender<Progress>, elapsed: Duration) {
-        if progress.receiver_count() == 0 {
+    fn tell(&mut self, progress: &watch::Sender<Progress>, elapsed: Duration) {
+        // The hottest function is looked for in all stacks: the more of them there are, the less often.
+        if progress.receiver_count() == 0 || elapsed < self.tell_from {
             return;
         }
+        let began = Instant::now();
         let lost = self
             .kernel
             .counters()
@@ -357,6 +367,7 @@ impl Session {
             lost,
             hottest: self.aggregator.hottest_python(self.resolver.locations()),
         });
+        self.tell_from = elapsed + TELL_REST * began.elapsed();
     }
 }
 
@@ -377,18 +388,4 @@ impl Buffers {
             unfinished: Vec::new(),
         }
     }
-}
-
-/// Watches the directories of all targets' perf maps; `None`: they are looked at on a timer.
-fn watch_maps(targets: &Targets) -> Option<PerfMapWatch> {
-    let mut watch = PerfMapWatch::new()
-        .inspect_err(|error| tracing::debug!("perf maps are looked at on a timer: {error}"))
-        .ok()?;
-    for directory in targets.perf_map_directories() {
-        if let Err(error) = watch.add(&directory) {
-            tracing::debug!("perf maps are looked at on a timer: {error}");
-            return None;
-        }
-    }
-    Some(watch)
 }

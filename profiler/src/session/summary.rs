@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    model::{Hz, Pid},
+    model::{Hz, KtimeNs, Pid},
     process::PythonInfo,
     profile::Profile,
     symbols::NameDiagnosis,
@@ -121,6 +121,8 @@ pub struct BpfStats {
     pub stack_copies: u64,
     /// Instructions the verifier looked at (Linux 5.16+).
     pub verified_instructions: Option<u32>,
+    /// When the first sample was taken.
+    pub first_sample: Option<KtimeNs>,
 }
 
 /// A finished recording.

@@ -11,7 +11,7 @@ use crate::{
         Mapping, Pace, PythonInfo, Target, TargetError, inspect, perf_map_handle,
         read_executable_mappings,
     },
-    symbols::Resolver,
+    symbols::{Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
 };
 
@@ -158,8 +158,22 @@ impl Targets {
         self.followed.values().all(|entry| !entry.target.is_alive())
     }
 
+    /// Watches the directories of all their perf maps; `None`: they are looked at on a timer.
+    pub(super) fn watch_perf_maps(&self) -> Option<PerfMapWatch> {
+        let mut watch = PerfMapWatch::new()
+            .inspect_err(|error| tracing::debug!("perf maps are looked at on a timer: {error}"))
+            .ok()?;
+        for directory in self.perf_map_directories() {
+            if let Err(error) = watch.add(&directory) {
+                tracing::debug!("perf maps are looked at on a timer: {error}");
+                return None;
+            }
+        }
+        Some(watch)
+    }
+
     /// Directories in which perf maps of these processes may appear.
-    pub(super) fn perf_map_directories(&self) -> impl Iterator<Item = std::path::PathBuf> + '_ {
+    fn perf_map_directories(&self) -> impl Iterator<Item = std::path::PathBuf> + '_ {
         self.followed
             .values()
             .map(|entry| entry.target.perf_map_directory())

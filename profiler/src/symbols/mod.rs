@@ -15,6 +15,7 @@ mod native_thread;
 pub mod perf_map;
 mod process;
 pub mod python_name;
+mod recent;
 mod resolver;
 mod symbol_file;
 

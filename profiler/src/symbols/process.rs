@@ -5,9 +5,10 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 
 use super::{
-    locations::Traits,
-    perf_map::{PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation},
+    MapState, NameDiagnosis, NameFacts, diagnose,
+    perf_map::{PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refusal},
     python_name::frame_from_perf_map_name,
+    recent::{Recent, Seen},
 };
 use crate::{
     model::{Avma, Frame, LocationId},
@@ -20,13 +21,13 @@ const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 /// Index in `Resolver::modules`.
 pub(super) type ModuleIndex = u32;
 
-/// Counts of one process's samples, for [`diagnose`](super::diagnose).
+/// Counts of one process's samples, for [`diagnose`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    pub(super) trampoline_frames: u64,
-    pub(super) named_frames: u64,
-    pub(super) interpreter_samples: u64,
-    pub(super) without_outer_trampoline: u64,
+    trampoline_frames: u64,
+    named_frames: u64,
+    interpreter_samples: u64,
+    without_outer_trampoline: u64,
 }
 
 /// What is known of one process.
@@ -41,6 +42,7 @@ pub(super) struct Process {
     pub(super) python: PythonInfo,
     cache: FxHashMap<Avma, LocationId>,
     missed: Vec<Avma>,
+    pub(super) recent: Recent,
     pub(super) counts: Counts,
 }
 
@@ -65,6 +67,7 @@ impl Process {
             python,
             cache: FxHashMap::default(),
             missed: Vec::new(),
+            recent: Recent::default(),
             counts: Counts::default(),
         }
     }
@@ -101,6 +104,7 @@ impl Process {
             for at in self.missed.drain(..) {
                 self.cache.remove(&at);
             }
+            self.recent.clear();
         }
         self.map_replacements = replacements;
         self.map_generation = generation;
@@ -126,33 +130,77 @@ impl Process {
     pub(super) fn forget_addresses(&mut self) {
         self.cache.clear();
         self.missed.clear();
+        self.recent.clear();
     }
-}
 
-/// What one sample's frames say about names, outermost last.
-#[derive(Default)]
-pub(super) struct SampleTraits {
-    interpreter: bool,
-    outermost_python_is_root: Option<bool>,
-}
+    /// Why its Python functions have, or do not have, names.
+    pub(super) fn diagnosis(&self) -> NameDiagnosis {
+        let Counts {
+            trampoline_frames,
+            named_frames,
+            interpreter_samples,
+            without_outer_trampoline,
+        } = self.counts;
+        diagnose(&NameFacts {
+            python: &self.python,
+            map: match self.map.state() {
+                PerfMapState::Missing => MapState::Missing,
+                PerfMapState::Refused(Refusal::Io { .. }) => MapState::Unreadable,
+                PerfMapState::Refused(_) => MapState::Refused,
+                PerfMapState::Following => MapState::Ok,
+            },
+            map_is_open: self.map_is_open,
+            trampoline_frames,
+            named_frames,
+            interpreter_samples,
+            samples_without_outer_trampoline: without_outer_trampoline,
+        })
+    }
 
-impl SampleTraits {
-    /// Takes in a frame.
-    pub(super) fn add(&mut self, traits: Traits, counts: &mut Counts) {
-        counts.named_frames += u64::from(traits.is_python);
-        counts.trampoline_frames += u64::from(traits.is_python || traits.is_unnamed_jit);
-        self.interpreter |= traits.is_interpreter;
-        if traits.is_python || traits.is_unnamed_jit {
-            self.outermost_python_is_root = Some(traits.is_root || traits.is_unnamed_jit);
+    /// What was wrong with its perf map, ready to be shown.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let path = self.map.location().path();
+        if let PerfMapState::Refused(refusal) = self.map.state() {
+            complaints.push(format!("{} was not read: {refusal}", path.display()));
         }
+        let counters = self.map.map().counters();
+        let (junk, refused) = (counters.junk(), counters.refused);
+        if junk > 0 {
+            complaints.push(format!(
+                "{}: lines that are not perf-map entries were skipped ({junk})",
+                path.display()
+            ));
+        }
+        if refused > 0 {
+            complaints.push(format!(
+                "{}: entries past the limits were left out ({refused})",
+                path.display()
+            ));
+        }
+        complaints
     }
 
-    /// Takes in the sample's end.
-    pub(super) fn finish(&self, counts: &mut Counts) {
-        if self.interpreter {
-            counts.interpreter_samples += 1;
-            counts.without_outer_trampoline +=
-                u64::from(self.outermost_python_is_root != Some(true));
+    /// Changes whenever addresses that were looked up before may mean something else.
+    pub(super) const fn map_version(&self) -> (u64, u64) {
+        (self.map_replacements, self.map_generation)
+    }
+}
+
+impl Counts {
+    /// Counts a sample.
+    pub(super) fn add(&mut self, seen: Seen) {
+        let Seen {
+            named_frames,
+            trampoline_frames,
+            interpreter,
+            outermost_is_root,
+        } = seen;
+        self.named_frames += u64::from(named_frames);
+        self.trampoline_frames += u64::from(trampoline_frames);
+        if interpreter {
+            self.interpreter_samples += 1;
+            self.without_outer_trampoline += u64::from(outermost_is_root != Some(true));
         }
     }
 }

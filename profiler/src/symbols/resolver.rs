@@ -9,22 +9,24 @@
 //! Gets [`UnwoundStack`]s, gives [`ResolvedStack`]s: addresses become [`LocationId`]s, whose frames are filled in when
 //! their names arrive. Must not know how stacks were found or what becomes of them.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustc_hash::FxHashMap;
 use rustix::process::{Resource, getrlimit};
 
 use super::{
-    MapState, Module, ModuleKind, NameDiagnosis, NameFacts, NativeOptions, NativeSymbolizer, Place,
-    Request, diagnose,
+    Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
     locations::{LocationKey, Locations, unknown_frame},
-    perf_map::PerfMapState,
-    process::{Counts, ModuleIndex, Process, SampleTraits},
+    process::{ModuleIndex, Process},
 };
 use crate::{
     model::{
-        Avma, CodeAddress, Frame, FrameKind, LocationId, LocationTable, Pid, ResolveMiss,
-        ResolvedStack, UnwoundStack,
+        Avma, CodeAddress, FileOffset, Frame, FrameKind, LocationId, LocationTable, Pid,
+        ResolveMiss, ResolvedStack, UnwoundStack,
     },
     process::{FileIdentity, Mapping, MappingKind, PythonInfo, Target, open_mapped, vdso_file},
 };
@@ -36,6 +38,11 @@ const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 /// an attack; code in the others is shown as `file+0xoffset`.
 const MODULES_MAX: usize = 4096;
 
+/// New places wait for their names until there are so many of them, or for so long: waking the symbolizer's thread for
+/// one address costs more than finding its name.
+const BATCH: usize = 128;
+const BATCH_EVERY: Duration = Duration::from_secs(2);
+
 /// Turns addresses into locations, and sees that these get names.
 pub struct Resolver {
     native: NativeSymbolizer,
@@ -45,6 +52,7 @@ pub struct Resolver {
     kernel_cache: FxHashMap<Avma, LocationId>,
     locations: Locations,
     waiting: Vec<Request>,
+    handed_over: Option<Instant>,
     modules_max: usize,
 }
 
@@ -67,6 +75,7 @@ impl Resolver {
             kernel_cache: FxHashMap::default(),
             locations: Locations::default(),
             waiting: Vec::new(),
+            handed_over: None,
             modules_max: modules_max(),
         })
     }
@@ -185,13 +194,28 @@ impl Resolver {
             resolved.locations.extend(user.iter().map(|_| unknown));
             return;
         };
-        let mut sample = SampleTraits::default();
-        for &address in user {
+        let (kernel_frames, map_version) = (resolved.locations.len(), process.map_version());
+        let common = process.recent.in_common(user);
+        let (inner, known) = user.split_at(user.len() - common);
+        for &address in inner {
             let id = self.user_location(&mut process, address);
-            sample.add(self.locations.traits(id), &mut process.counts);
             resolved.locations.push(id);
         }
-        sample.finish(&mut process.counts);
+        // These look-ups may have read more of the perf map, and so forgotten the stack before.
+        let locations = &mut resolved.locations;
+        if !process.recent.append_outermost(common, locations) {
+            for &address in known {
+                locations.push(self.user_location(&mut process, address));
+            }
+        }
+        let (ids, traits) = (&resolved.locations[kernel_frames..], &self.locations);
+        let recent = &mut process.recent;
+        recent.replace(common, user, ids, |id| traits.traits(id));
+        process.counts.add(recent.seen());
+        if process.map_version() != map_version {
+            // The first of these look-ups may be out of date.
+            process.recent.clear();
+        }
         self.processes.insert(pid, process);
     }
 
@@ -257,11 +281,7 @@ impl Resolver {
         id
     }
 
-    fn native_location(
-        &mut self,
-        module: ModuleIndex,
-        offset: crate::model::FileOffset,
-    ) -> LocationId {
+    fn native_location(&mut self, module: ModuleIndex, offset: FileOffset) -> LocationId {
         let file = &self.modules[module as usize];
         let (id, is_new) = self
             .locations
@@ -275,13 +295,24 @@ impl Resolver {
         id
     }
 
-    /// Hands new locations to the symbolizer and takes the names that are ready. Never waits.
+    /// Takes the names that are ready, and hands new locations to the symbolizer: the first ones at once, so that it
+    /// reads its files early, then in batches. Never waits.
     pub fn pump(&mut self) {
         for (id, location) in self.native.try_answers() {
             self.locations.name(id, location);
         }
+        let is_due = self
+            .handed_over
+            .is_none_or(|before| before.elapsed() >= BATCH_EVERY);
+        if is_due || self.waiting.len() >= BATCH {
+            self.hand_over();
+        }
+    }
+
+    fn hand_over(&mut self) {
         if !self.waiting.is_empty() {
             self.waiting = self.native.request(std::mem::take(&mut self.waiting));
+            self.handed_over = Some(Instant::now());
         }
     }
 
@@ -292,29 +323,8 @@ impl Resolver {
 
     /// Why a process's Python functions have, or do not have, names.
     pub fn diagnosis(&self, pid: Pid) -> NameDiagnosis {
-        let Some(process) = self.processes.get(&pid) else {
-            return NameDiagnosis::NotPython;
-        };
-        let Counts {
-            trampoline_frames,
-            named_frames,
-            interpreter_samples,
-            without_outer_trampoline,
-        } = process.counts;
-        diagnose(&NameFacts {
-            python: &process.python,
-            map: match process.map.state() {
-                PerfMapState::Missing => MapState::Missing,
-                PerfMapState::Refused(super::perf_map::Refusal::Io { .. }) => MapState::Unreadable,
-                PerfMapState::Refused(_) => MapState::Refused,
-                PerfMapState::Following => MapState::Ok,
-            },
-            map_is_open: process.map_is_open,
-            trampoline_frames,
-            named_frames,
-            interpreter_samples,
-            samples_without_outer_trampoline: without_outer_trampoline,
-        })
+        let process = self.processes.get(&pid);
+        process.map_or(NameDiagnosis::NotPython, Process::diagnosis)
     }
 
     /// What a process runs.
@@ -324,44 +334,26 @@ impl Resolver {
 
     /// Perf maps that were refused, and lines in them that could not be used: ready to be shown.
     pub fn complaints(&self) -> Vec<String> {
-        let mut complaints = Vec::new();
-        for process in self.processes.values() {
-            let path = process.map.location().path();
-            if let PerfMapState::Refused(refusal) = process.map.state() {
-                complaints.push(format!("{} was not read: {refusal}", path.display()));
-            }
-            let counters = process.map.map().counters();
-            let (junk, refused) = (counters.junk(), counters.refused);
-            if junk > 0 {
-                complaints.push(format!(
-                    "{}: lines that are not perf-map entries were skipped ({junk})",
-                    path.display()
-                ));
-            }
-            if refused > 0 {
-                complaints.push(format!(
-                    "{}: entries past the limits were left out ({refused})",
-                    path.display()
-                ));
-            }
-        }
+        let processes = self.processes.values();
+        let mut complaints: Vec<String> = processes.flat_map(Process::complaints).collect();
         complaints.sort();
         complaints
     }
 
     /// Waits for the names that are still missing, at most `patience`, and gives the finished table.
     pub fn finish(mut self, patience: Duration) -> LocationTable {
-        let until = std::time::Instant::now() + patience;
+        let until = Instant::now() + patience;
         loop {
             self.pump();
-            if self.waiting.is_empty() || std::time::Instant::now() >= until {
+            self.hand_over();
+            if self.waiting.is_empty() || Instant::now() >= until {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         let finished = self
             .native
-            .finish(until.saturating_duration_since(std::time::Instant::now()));
+            .finish(until.saturating_duration_since(Instant::now()));
         for (id, location) in finished.answers {
             self.locations.name(id, location);
         }
