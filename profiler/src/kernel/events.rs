@@ -20,6 +20,10 @@ use crate::model::{Hz, Pid};
 
 /// Bytes of each CPU's record buffer. Only mappings, `exec` and throttling go there: some hundred records.
 const RECORD_BUFFER_BYTES: usize = 128 << 10;
+/// `PERF_RECORD_MMAP` (include/uapi/linux/perf_event.h).
+const RECORD_MMAP: u32 = 1;
+/// `PERF_RECORD_MMAP2`.
+const RECORD_MMAP2: u32 = 10;
 /// `PERF_RECORD_MISC_COMM_EXEC` (include/uapi/linux/perf_event.h).
 const MISC_COMM_EXEC: u16 = 1 << 13;
 
@@ -174,10 +178,18 @@ impl SamplingEvents {
         }
     }
 
-    /// Hands every waiting record of interest to `each`.
-    pub fn drain(&mut self, mut each: impl FnMut(KernelEvent)) {
+    /// Hands every waiting record of interest to `each`. Mappings of processes that are not wanted, of which a busy
+    /// machine has many, are not even parsed.
+    pub fn drain(&mut self, is_wanted: impl Fn(Pid) -> bool, mut each: impl FnMut(KernelEvent)) {
         for (_, sampler) in &mut self.cpus {
             while let Some(record) = sampler.next_record() {
+                if matches!(record.ty(), RECORD_MMAP | RECORD_MMAP2) {
+                    // Both begin with the pid, and records lie on 8-byte boundaries.
+                    let pid = record.data().first().and_then(|part| part.first_chunk());
+                    if !pid.is_some_and(|&pid| is_wanted(Pid(u32::from_ne_bytes(pid)))) {
+                        continue;
+                    }
+                }
                 let executed = record.misc() & MISC_COMM_EXEC != 0;
                 let event = match record.parse_record() {
                     Ok(Record::Mmap2(map)) => Some(KernelEvent::Mapped(Pid(map.pid))),

@@ -242,8 +242,9 @@ impl Session {
         let (targets, throttled) = (&self.targets, &mut self.throttle_records);
         let (mut mapped, mut executed) = (Vec::new(), Vec::new());
         let (mut started, mut lost) = (false, false);
-        self.events.drain(|event| match event {
-            KernelEvent::Mapped(pid) if targets.contains(pid) && !mapped.contains(&pid) => {
+        let is_wanted = |pid| targets.contains(pid);
+        self.events.drain(is_wanted, |event| match event {
+            KernelEvent::Mapped(pid) if !mapped.contains(&pid) => {
                 mapped.push(pid);
             }
             KernelEvent::Executed(pid) if targets.contains(pid) && !executed.contains(&pid) => {
