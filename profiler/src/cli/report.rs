@@ -12,6 +12,7 @@ use super::{
     text::{counted, cpu_seconds, grouped, percent, seconds},
 };
 use crate::{
+    output::Format,
     profile::Quality,
     session::{BpfStats, Recording, Remark, SampledEvent, StopReason, Summary, Throttling},
 };
@@ -28,7 +29,7 @@ pub(crate) fn print(lines: &[String]) {
 }
 
 /// The report on a recording whose result is in `files`: at most eight lines.
-pub(crate) fn report_lines(recording: &Recording, files: &[Destination]) -> Vec<String> {
+pub(crate) fn report_lines(recording: &Recording, files: &[(Destination, Format)]) -> Vec<String> {
     let summary = &recording.summary;
     let mut lines = Vec::with_capacity(LINES_MAX);
     lines.extend(wrote(files));
@@ -122,13 +123,16 @@ fn two_periods(summary: &Summary) -> Duration {
     Duration::from_secs(2) / summary.frequency.0.max(1)
 }
 
-fn wrote(files: &[Destination]) -> Option<String> {
-    let names: Vec<String> = files.iter().map(ToString::to_string).collect();
-    let is_svg = |name: &String| name.to_ascii_lowercase().ends_with(".svg");
-    match names.as_slice() {
+fn wrote(files: &[(Destination, Format)]) -> Option<String> {
+    match files {
         [] => None,
-        [svg] if is_svg(svg) => Some(format!("wrote {svg} (open it in a browser)")),
-        names => Some(format!("wrote {}", names.join(", "))),
+        [(svg @ Destination::File(_), Format::Svg)] => {
+            Some(format!("wrote {svg} (open it in a browser)"))
+        }
+        files => {
+            let names: Vec<String> = files.iter().map(|(file, _)| file.to_string()).collect();
+            Some(format!("wrote {}", names.join(", ")))
+        }
     }
 }
 

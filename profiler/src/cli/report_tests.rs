@@ -53,8 +53,23 @@ fn good() -> Quality {
     }
 }
 
-fn svg() -> Vec<Destination> {
-    vec![Destination::File("app.svg".into())]
+fn svg() -> Vec<(Destination, Format)> {
+    vec![(Destination::File("app.svg".into()), Format::Svg)]
+}
+
+#[test]
+fn only_a_picture_is_for_a_browser() {
+    let file = |format| [(Destination::File("app.svg".into()), format)];
+    let said = |files: &[_]| report_lines(&recording(good()), files)[0].clone();
+    assert_eq!(
+        said(&file(Format::Svg)),
+        "wrote app.svg (open it in a browser)"
+    );
+    assert_eq!(said(&file(Format::Folded)), "wrote app.svg");
+    assert_eq!(
+        said(&[(Destination::Stdout, Format::Svg)]),
+        "wrote standard output"
+    );
 }
 
 #[test]
