@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     output::Format,
-    profile::Quality,
+    profile::{EndClass, Quality},
     session::{BpfStats, Recording, Remark, SampledEvent, StopReason, Summary, Throttling},
 };
 
@@ -160,11 +160,30 @@ fn stacks(quality: &Quality) -> Option<String> {
     if cut > 0 {
         let causes: Vec<String> = ends
             .iter()
-            .map(|(end, count)| format!("{} {end}", grouped(**count)))
+            .map(|(end, count)| format!("{} {}", grouped(**count), why_cut(**end)))
             .collect();
-        parts.push(format!("{} cut short: {}", grouped(cut), causes.join(", ")));
+        parts.push(format!(
+            "{} cut short ({})",
+            grouped(cut),
+            causes.join(", ")
+        ));
     }
     Some(parts.join("; "))
+}
+
+/// Why stacks are cut short, to follow their number. No commas: they part one reason from the next.
+const fn why_cut(end: EndClass) -> &'static str {
+    match end {
+        EndClass::Complete => "where nothing is missing",
+        EndClass::NoRule => "in code without unwind information",
+        EndClass::UnknownJit => "in code of an unknown JIT compiler",
+        EndClass::NoMapping => "in code that was not known yet",
+        EndClass::ReadFault => "where stack memory could not be read",
+        EndClass::NotUp => "where the stack did not lead upwards",
+        EndClass::DepthLimit => "with more frames than a sample can hold",
+        EndClass::Unsupported => "where unwinding needs a register that is not known",
+        EndClass::NoUserRegisters => "without user registers",
+    }
 }
 
 fn lost(quality: &Quality) -> Option<String> {
