@@ -274,7 +274,7 @@ fn python_share(quality: &Quality) -> Option<String> {
         return None;
     }
     Some(format!(
-        "Python code in {} of the samples; {} of its frames have names",
+        "Python code in {} of the samples; {} of the Python frames seen have names",
         percent(quality.with_python, quality.samples),
         percent(quality.python_named, frames)
     ))

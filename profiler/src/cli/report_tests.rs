@@ -80,7 +80,7 @@ fn a_good_recording_needs_few_words() {
             "wrote app.svg (open it in a browser)",
             "2,970 samples at 99 Hz (cycles) of pid 4242 (python app.py) in 30.0 s; CPU used: 29.80 s",
             "100 % of the stacks are complete",
-            "Python code in 100 % of the samples; 100 % of its frames have names",
+            "Python code in 100 % of the samples; 100 % of the Python frames seen have names",
         ]
     );
 }
