@@ -105,7 +105,8 @@ pub(crate) struct RecordArgs {
 
     /// File to write, once per file; its extension gives the format, `-` is standard output
     ///
-    /// Known extensions: .svg, .folded, .collapsed and .txt. Without this option the file is `pyprof-PID-TIME.svg` in
+    /// Known extensions: .svg, .folded, .collapsed and .txt. Standard output gets svg unless --format says otherwise,
+    /// and a terminal gets no svg. Without this option the file is `pyprof-PID-TIME.svg` in
     /// the current directory, TIME in UTC. A file that exists is never replaced.
     #[arg(short, long, env = "PYPROF_OUTPUT", hide_env = true, value_name = "FILE", help_heading = help::OUTPUT)]
     #[arg(value_hint = ValueHint::FilePath)]
