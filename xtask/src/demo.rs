@@ -59,13 +59,31 @@ pub(crate) fn run() -> Result<()> {
     for (name, heat) in functions.iter().take(SHOWN) {
         let share = |count: u64| 100.0 * count as f64 / samples.max(1) as f64;
         println!(
-            "{:5.1}%  {:5.1}%  {name}",
+            "{:5.1}%  {:5.1}%  {}",
             share(heat.own),
-            share(heat.total)
+            share(heat.total),
+            readable(name)
         );
     }
     println!("\nFlame graph, for a browser: {}", picture.display());
     Ok(())
+}
+
+/// A frame for people: `py::f:/path/app.py` as `f (app.py)`.
+fn readable(frame: &str) -> String {
+    let Some(function) = frame.strip_prefix("py::") else {
+        return if frame.starts_with('[') {
+            frame.to_owned()
+        } else {
+            format!("{frame} (native)")
+        };
+    };
+    match function.split_once(':') {
+        // Code without a file: `_find_and_load:<frozen importlib._bootstrap>`.
+        Some((name, file)) if file.starts_with('<') => format!("{name} {file}"),
+        Some((name, path)) => format!("{name} ({})", path.rsplit('/').next().unwrap_or(path)),
+        None => function.to_owned(),
+    }
 }
 
 /// Builds the program as users get it; gives its path. `PYPROF_BINARY` names another
@@ -80,4 +98,25 @@ pub(crate) fn release_build() -> Result<PathBuf> {
         .current_dir(host::workspace());
     command::run(&mut cargo)?;
     Ok(host::target_dir().join("release/pyprof-bpf"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::readable;
+
+    #[test]
+    fn frames_are_shown_as_people_would_write_them() {
+        for (frame, shown) in [
+            (
+                "py::shortest_route:/srv/demo.py",
+                "shortest_route (demo.py)",
+            ),
+            ("py::Desk.rank:/demo.py", "Desk.rank (demo.py)"),
+            ("py::load:<frozen importlib>", "load <frozen importlib>"),
+            ("sre_ucs1_match", "sre_ucs1_match (native)"),
+            ("[truncated]", "[truncated]"),
+        ] {
+            assert_eq!(readable(frame), shown);
+        }
+    }
 }

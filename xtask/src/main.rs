@@ -65,16 +65,16 @@ fn main() -> ExitCode {
 /// Runs the command that `arguments` start with.
 fn run(arguments: &[&str]) -> Result<()> {
     match arguments {
+        [] | ["help", ..] | [.., "-h" | "--help"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
         ["setup"] => setup::run(),
         ["bpf"] => bpf::refresh(),
         ["bpf", "--check"] => bpf::check(),
         ["test", filters @ ..] => test::run(filters),
         ["demo"] => demo::run(),
         ["bench", pieces @ ..] => bench::run(pieces),
-        [] | ["help" | "-h" | "--help"] => {
-            println!("{USAGE}");
-            Ok(())
-        }
         _ => bail!("no command `{}`\n{USAGE}", arguments.join(" ")),
     }
 }

@@ -1,7 +1,7 @@
 //! The command line exactly as typed. Help, completions and the man page all come from these definitions; what the
 //! words mean is decided in `settings`.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, ops::RangeInclusive, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, builder::BoolishValueParser};
 use clap_complete::Shell;
@@ -66,7 +66,7 @@ pub(crate) struct RecordArgs {
     ///
     /// All threads of the process are sampled. The process is neither stopped nor changed.
     #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID", help_heading = help::TARGET)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    #[arg(value_parser = pid)]
     pub(crate) pid: Option<u32>,
 
     /// Command to start and record, with its arguments
@@ -80,17 +80,18 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, env = "PYPROF_DURATION", hide_env = true, value_name = "SECONDS", help_heading = help::SAMPLING)]
     pub(crate) duration: Option<String>,
 
-    /// Samples per second and CPU
+    /// Samples to take each second, on each CPU
     ///
-    /// The kernel's own limit is kernel.perf_event_max_sample_rate. A number that divides no round one, such as 99,
-    /// keeps the samples out of step with periodic work in the target.
+    /// More samples show rarer functions, and cost more. 99 rather than 100, so that work which the target does at
+    /// regular times, such as ten times a second, is not always met at the same point. The kernel's own limit is
+    /// kernel.perf_event_max_sample_rate.
     #[arg(short = 'F', long, env = "PYPROF_FREQUENCY", hide_env = true, value_name = "HZ", help_heading = help::SAMPLING)]
     #[arg(
         visible_alias = "rate",
         visible_short_alias = 'r',
         default_value_t = 99
     )]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(value_parser = frequency)]
     pub(crate) frequency: u32,
 
     /// Record kernel stacks too: system calls, page faults, interrupts
@@ -105,7 +106,8 @@ pub(crate) struct RecordArgs {
 
     /// File to write, once per file; its extension gives the format, `-` is standard output
     ///
-    /// Known extensions: .svg, .folded, .collapsed and .txt. Without this option the file is `pyprof-PID-TIME.svg` in
+    /// Known extensions: .svg, .folded, .collapsed and .txt. Standard output gets svg unless --format says otherwise,
+    /// and a terminal gets no svg. Without this option the file is `pyprof-PID-TIME.svg` in
     /// the current directory, TIME in UTC. A file that exists is never replaced.
     #[arg(short, long, env = "PYPROF_OUTPUT", hide_env = true, value_name = "FILE", help_heading = help::OUTPUT)]
     #[arg(value_hint = ValueHint::FilePath)]
@@ -155,4 +157,30 @@ pub(crate) enum ViewArg {
     Mixed,
     /// Native functions alone, the interpreter's own included
     Native,
+}
+
+/// Reads `--pid`. The kernel's largest pid is `PID_MAX_LIMIT` (include/linux/threads.h).
+fn pid(text: &str) -> Result<u32, String> {
+    number(text, 1..=4_194_304)
+}
+
+/// Reads `--frequency`.
+fn frequency(text: &str) -> Result<u32, String> {
+    number(text, 1..=1_000_000)
+}
+
+/// Reads a number within a range. The error says what is wrong, to follow the value and the option.
+fn number(text: &str, range: RangeInclusive<u32>) -> Result<u32, String> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err("it is not a whole number".to_owned());
+    }
+    // Too many digits are too large a number.
+    match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(format!(
+            "it must be from {} to {}",
+            range.start(),
+            range.end()
+        )),
+    }
 }

@@ -37,12 +37,12 @@ impl Prepared {
             .map(Self)
     }
 
-    /// Writes the recording to all of them, and says where it went.
+    /// Writes the recording to all of them, and says where it went, and as what.
     pub(crate) fn write(
         self,
         recording: &Recording,
         view: View,
-    ) -> Result<Vec<Destination>, OutputError> {
+    ) -> Result<Vec<(Destination, Format)>, OutputError> {
         let options = OutputOptions {
             view,
             title: title(recording),
@@ -58,7 +58,8 @@ impl Prepared {
                 if written.owner_not_set {
                     tracing::warn!("the result belongs to root: its owner could not be changed");
                 }
-                Ok(written.path.map_or(Destination::Stdout, Destination::File))
+                let destination = written.path.map_or(Destination::Stdout, Destination::File);
+                Ok((destination, format))
             })
             .collect()
     }

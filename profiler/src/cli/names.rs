@@ -1,10 +1,13 @@
 //! Why Python functions have no names, and what to do about it: the line people need most.
 
-use super::text::visible;
+use super::text::{clip, columns, visible};
 use crate::{
     session::{Summary, TargetSummary},
     symbols::NameDiagnosis,
 };
+
+/// Room for a command line in a sentence.
+const COMMAND_COLUMNS: usize = 60;
 
 /// What is to be said about the names of one target, in one or two lines; nothing where all is well.
 pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
@@ -71,7 +74,79 @@ fn reason(summary: &Summary) -> String {
     }
 }
 
-/// A command line short enough to stand in a sentence.
+/// A command line short enough to stand in a sentence: the program without its directory, and the script's name
+/// whatever directory it is in. What is still too long is cut at its end.
 pub(crate) fn short_command(target: &TargetSummary) -> String {
-    super::text::clip(&visible(&target.command), 60)
+    let command = visible(&target.command);
+    let (program, arguments) = command.split_once(' ').unwrap_or((&command, ""));
+    let program = program
+        .rsplit_once('/')
+        .map(|(_, name)| name)
+        .filter(|name| !name.is_empty() && !program.starts_with('['))
+        .unwrap_or(program);
+    let mut words = vec![program.to_owned()];
+    words.extend(arguments.split(' ').map(str::to_owned));
+    for at in 1..words.len() {
+        if columns(&words.join(" ")) <= COMMAND_COLUMNS {
+            break;
+        }
+        if let Some((_, name)) = words[at].rsplit_once('/')
+            && !name.is_empty()
+        {
+            words[at] = format!("…/{name}");
+        }
+    }
+    clip(words.join(" ").trim_end(), COMMAND_COLUMNS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{model::Pid, process::PythonInfo};
+
+    fn short(command: &str) -> String {
+        short_command(&TargetSummary {
+            pid: Pid(1),
+            command: command.to_owned(),
+            python: PythonInfo {
+                version: None,
+                interpreter_files: vec![],
+                trampolines_asked: false,
+                jitdump: false,
+            },
+            cpu_time: Duration::ZERO,
+            names: NameDiagnosis::Named,
+        })
+    }
+
+    #[test]
+    fn the_program_is_shown_without_its_directory() {
+        assert_eq!(
+            short("/opt/python/3.12.1/bin/python3 -X perf app.py --fast"),
+            "python3 -X perf app.py --fast"
+        );
+        assert_eq!(short("venv/bin/python"), "python");
+        assert_eq!(short("[kworker/0:1]"), "[kworker/0:1]");
+        assert_eq!(short("nginx: worker /etc/x"), "nginx: worker /etc/x");
+    }
+
+    #[test]
+    fn a_long_command_keeps_the_name_of_its_script() {
+        let deep = "/srv/a/very/deep/directory/of/a/deployment/with/versions/1.2.3";
+        assert_eq!(
+            short(&format!(
+                "{deep}/bin/python3 -X perf {deep}/app.py -v {deep}/in"
+            )),
+            "python3 -X perf …/app.py -v …/in"
+        );
+        assert_eq!(
+            short(&format!(
+                "{deep}/bin/python3 {deep}/app.py {}",
+                "x".repeat(90)
+            )),
+            format!("python3 …/app.py {}…", "x".repeat(41))
+        );
+    }
 }

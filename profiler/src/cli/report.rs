@@ -12,7 +12,8 @@ use super::{
     text::{counted, cpu_seconds, grouped, percent, seconds},
 };
 use crate::{
-    profile::Quality,
+    output::Format,
+    profile::{EndClass, Quality},
     session::{BpfStats, Recording, Remark, SampledEvent, StopReason, Summary, Throttling},
 };
 
@@ -28,7 +29,7 @@ pub(crate) fn print(lines: &[String]) {
 }
 
 /// The report on a recording whose result is in `files`: at most eight lines.
-pub(crate) fn report_lines(recording: &Recording, files: &[Destination]) -> Vec<String> {
+pub(crate) fn report_lines(recording: &Recording, files: &[(Destination, Format)]) -> Vec<String> {
     let summary = &recording.summary;
     let mut lines = Vec::with_capacity(LINES_MAX);
     lines.extend(wrote(files));
@@ -125,13 +126,16 @@ fn two_periods(summary: &Summary) -> Duration {
     Duration::from_secs(2) / summary.frequency.0.max(1)
 }
 
-fn wrote(files: &[Destination]) -> Option<String> {
-    let names: Vec<String> = files.iter().map(ToString::to_string).collect();
-    let is_svg = |name: &String| name.to_ascii_lowercase().ends_with(".svg");
-    match names.as_slice() {
+fn wrote(files: &[(Destination, Format)]) -> Option<String> {
+    match files {
         [] => None,
-        [svg] if is_svg(svg) => Some(format!("wrote {svg} (open it in a browser)")),
-        names => Some(format!("wrote {}", names.join(", "))),
+        [(svg @ Destination::File(_), Format::Svg)] => {
+            Some(format!("wrote {svg} (open it in a browser)"))
+        }
+        files => {
+            let names: Vec<String> = files.iter().map(|(file, _)| file.to_string()).collect();
+            Some(format!("wrote {}", names.join(", ")))
+        }
     }
 }
 
@@ -159,11 +163,30 @@ fn stacks(quality: &Quality) -> Option<String> {
     if cut > 0 {
         let causes: Vec<String> = ends
             .iter()
-            .map(|(end, count)| format!("{} {end}", grouped(**count)))
+            .map(|(end, count)| format!("{} {}", grouped(**count), why_cut(**end)))
             .collect();
-        parts.push(format!("{} cut short: {}", grouped(cut), causes.join(", ")));
+        parts.push(format!(
+            "{} cut short ({})",
+            grouped(cut),
+            causes.join(", ")
+        ));
     }
     Some(parts.join("; "))
+}
+
+/// Why stacks are cut short, to follow their number. No commas: they part one reason from the next.
+const fn why_cut(end: EndClass) -> &'static str {
+    match end {
+        EndClass::Complete => "where nothing is missing",
+        EndClass::NoRule => "in code without unwind information",
+        EndClass::UnknownJit => "in code of an unknown JIT compiler",
+        EndClass::NoMapping => "in code that was not known yet",
+        EndClass::ReadFault => "where stack memory could not be read",
+        EndClass::NotUp => "where the stack did not lead upwards",
+        EndClass::DepthLimit => "with more frames than a sample can hold",
+        EndClass::Unsupported => "where unwinding needs a register that is not known",
+        EndClass::NoUserRegisters => "without user registers",
+    }
 }
 
 fn lost(quality: &Quality) -> Option<String> {
@@ -254,7 +277,7 @@ fn python_share(quality: &Quality) -> Option<String> {
         return None;
     }
     Some(format!(
-        "Python code in {} of the samples; {} of its frames have names",
+        "Python code in {} of the samples; {} of the Python frames seen have names",
         percent(quality.with_python, quality.samples),
         percent(quality.python_named, frames)
     ))

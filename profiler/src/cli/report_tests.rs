@@ -53,8 +53,23 @@ fn good() -> Quality {
     }
 }
 
-fn svg() -> Vec<Destination> {
-    vec![Destination::File("app.svg".into())]
+fn svg() -> Vec<(Destination, Format)> {
+    vec![(Destination::File("app.svg".into()), Format::Svg)]
+}
+
+#[test]
+fn only_a_picture_is_for_a_browser() {
+    let file = |format| [(Destination::File("app.svg".into()), format)];
+    let said = |files: &[_]| report_lines(&recording(good()), files)[0].clone();
+    assert_eq!(
+        said(&file(Format::Svg)),
+        "wrote app.svg (open it in a browser)"
+    );
+    assert_eq!(said(&file(Format::Folded)), "wrote app.svg");
+    assert_eq!(
+        said(&[(Destination::Stdout, Format::Svg)]),
+        "wrote standard output"
+    );
 }
 
 #[test]
@@ -65,7 +80,7 @@ fn a_good_recording_needs_few_words() {
             "wrote app.svg (open it in a browser)",
             "2,970 samples at 99 Hz (cycles) of pid 4242 (python app.py) in 30.0 s; CPU used: 29.80 s",
             "100 % of the stacks are complete",
-            "Python code in 100 % of the samples; 100 % of its frames have names",
+            "Python code in 100 % of the samples; 100 % of the Python frames seen have names",
         ]
     );
 }
@@ -96,8 +111,8 @@ fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
     assert_eq!(
         report_lines(&recording, &[])[1..],
         [
-            "98.0 % of the stacks are complete; 3 with a guessed caller; 20 cut short: \
-             15 code without unwind information, 5 stack memory that could not be read",
+            "98.0 % of the stacks are complete; 3 with a guessed caller; 20 cut short \
+             (15 in code without unwind information, 5 where stack memory could not be read)",
             "lost 24 samples (2.3 %): 20 ring buffer full: this machine was too busy, 4 could not be kept",
             "the kernel slowed sampling down (12 pauses, its limit went from 100000 to 50000 Hz): \
              about 62 Hz per busy CPU took place; use a lower --frequency",

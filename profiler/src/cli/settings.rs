@@ -3,6 +3,7 @@
 use std::{
     ffi::OsString,
     fmt,
+    io::{self, IsTerminal as _},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -228,13 +229,24 @@ fn destination(
     format: Option<Format>,
 ) -> Result<(Destination, Format), clap::Error> {
     if path.as_os_str() == "-" {
-        // Nobody reads an SVG in a pipe by eye, but `> app.svg` is as good a habit as `-o app.svg`.
-        return Ok((Destination::Stdout, format.unwrap_or(Format::Svg)));
+        let format = format.unwrap_or(Format::Svg);
+        return stdout_for(format, io::stdout().is_terminal());
     }
     let format = format.map_or_else(|| Format::from_path(&path), Ok);
     format
         .map(|format| (Destination::File(path), format))
         .map_err(|err| usage(ErrorKind::ValueValidation, visible(&err.to_string())))
+}
+
+/// Standard output. `> app.svg` is as good a habit as `-o app.svg`, but nobody reads an SVG on a terminal.
+fn stdout_for(format: Format, is_terminal: bool) -> Result<(Destination, Format), clap::Error> {
+    match format {
+        Format::Svg if is_terminal => Err(usage(
+            ErrorKind::ValueValidation,
+            "an SVG is not for a terminal: give `-f folded` for text, or redirect it, `-o - > app.svg`",
+        )),
+        format => Ok((Destination::Stdout, format)),
+    }
 }
 
 fn usage(kind: ErrorKind, message: impl fmt::Display) -> clap::Error {

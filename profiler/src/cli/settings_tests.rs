@@ -75,6 +75,19 @@ fn the_extension_gives_the_format_unless_one_is_named() {
 }
 
 #[test]
+fn a_picture_does_not_go_to_a_terminal() {
+    let err = stdout_for(Format::Svg, true).unwrap_err();
+    assert_eq!(err.exit_code(), 2);
+    assert!(err.to_string().contains("-f folded"), "{err}");
+    for (format, is_terminal) in [(Format::Svg, false), (Format::Folded, true)] {
+        assert_eq!(
+            stdout_for(format, is_terminal).unwrap(),
+            (Destination::Stdout, format)
+        );
+    }
+}
+
+#[test]
 fn native_means_the_mixed_view() {
     assert_eq!(settings(&["-p", "1", "-n"]).unwrap().view, View::Mixed);
     assert_eq!(

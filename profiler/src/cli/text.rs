@@ -34,10 +34,14 @@ fn columns_of(c: char) -> usize {
     if c < '\u{1100}' { 1 } else { 2 }
 }
 
+/// Columns a terminal gives `text`, at most.
+pub(crate) fn columns(text: &str) -> usize {
+    text.chars().map(columns_of).sum()
+}
+
 /// `text` cut to at most `columns`, with an ellipsis where something is missing.
 pub(crate) fn clip(text: &str, columns: usize) -> String {
-    let width: usize = text.chars().map(columns_of).sum();
-    if width <= columns {
+    if self::columns(text) <= columns {
         return text.to_owned();
     }
     let mut cut = String::new();

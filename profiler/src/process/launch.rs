@@ -67,13 +67,13 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// There is no such program.
-    #[error("command not found: {program:?}{}", sudo_hint())]
+    #[error("command not found: {program:?}{}", sudo_hint(program))]
     NotFound {
         /// The command's first word.
         program: String,
     },
     /// It is there, but cannot be run.
-    #[error("cannot run {program:?}: {source}{}", sudo_hint())]
+    #[error("cannot run {program:?}: {source}{}", sudo_hint(program))]
     NotExecutable {
         /// The command's first word.
         program: String,
@@ -101,12 +101,20 @@ impl LaunchError {
     }
 }
 
-/// sudo replaces `PATH`, which hides virtual environments.
-fn sudo_hint() -> &'static str {
-    if sudo_caller().is_some() {
-        "\n  sudo searches a PATH of its own: give the full path, such as \"$(command -v python)\""
+/// What helps under sudo, which replaces `PATH` and so hides virtual environments.
+fn sudo_hint(program: &str) -> String {
+    hint_for(program, sudo_caller().is_some())
+}
+
+/// A program that was named with its directory is not searched for, and a shell must be able to take the name as it is.
+fn hint_for(program: &str, under_sudo: bool) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+    if under_sudo && !program.is_empty() && program.chars().all(plain) {
+        format!(
+            "\n  sudo searches a PATH of its own: give the full path, `-- \"$(which {program})\"`"
+        )
     } else {
-        ""
+        String::new()
     }
 }
 
@@ -224,5 +232,19 @@ async fn begin(control: UnixStream) -> io::Result<Vec<u8>> {
     match control.read_to_end(&mut answer).await {
         Err(err) if err.kind() == io::ErrorKind::ConnectionReset => Ok(Vec::new()),
         read => read.map(|_| answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hint_for;
+
+    #[test]
+    fn a_program_that_sudo_does_not_find_is_to_be_given_with_its_path() {
+        let hint = hint_for("python", true);
+        assert!(hint.ends_with("`-- \"$(which python)\"`"), "{hint}");
+        for (program, under_sudo) in [("python", false), ("./python", true), ("a b", true)] {
+            assert_eq!(hint_for(program, under_sudo), "", "{program}");
+        }
     }
 }

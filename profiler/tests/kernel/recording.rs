@@ -258,7 +258,7 @@ impl Recording {
         let causes = self
             .report
             .lines()
-            .find_map(|line| line.split_once(" cut short: "));
+            .find_map(|line| line.split_once(" cut short ("));
         let causes = causes.map_or("", |(_, causes)| causes).split(", ");
         let counted: u64 = causes
             .filter_map(|cause| number(cause.split(' ').next()?))
