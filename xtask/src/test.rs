@@ -140,9 +140,12 @@ fn build() -> Result<Vec<Program>> {
 
 /// The test program that one of cargo's messages announces.
 fn test_program(message: &str) -> Option<Program> {
-    let is_test =
-        message.contains(r#""reason":"compiler-artifact""#) && message.contains(r#""test":true},"#);
-    if !is_test {
+    if !message.contains(r#""reason":"compiler-artifact""#) {
+        return None;
+    }
+    // The target says "test", too: that it has tests, not that this is them.
+    let profile = &message[message.find(r#""profile":{"#)?..];
+    if !profile.contains(r#""test":true},"#) {
         return None;
     }
     let target = &message[message.find(r#""target":{"#)?..];
@@ -195,7 +198,7 @@ mod tests {
     use super::*;
 
     /// As cargo writes it, shortened.
-    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"p","manifest_path":"/w/profiler/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"kernel_record","src_path":"/w/k.rs"},"profile":{"opt_level":"0","debuginfo":1,"test":true},"features":[],"executable":"/w/target/debug/deps/kernel_record-1","fresh":true}"#;
+    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"p","manifest_path":"/w/profiler/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"kernel_record","src_path":"/w/k.rs","doctest":false,"test":true},"profile":{"opt_level":"0","debuginfo":1,"test":true},"features":[],"executable":"/w/target/debug/deps/kernel_record-1","fresh":true}"#;
 
     #[test]
     fn finds_a_test_program_in_cargos_message() {
@@ -211,11 +214,14 @@ mod tests {
         assert!(program.needs_root());
     }
 
+    /// The program that the tests start is built along with them, and its target says "test":true as well.
     #[test]
-    fn a_library_is_not_a_test_program() {
-        assert_eq!(
-            test_program(&MESSAGE.replace("\"test\":true", "\"test\":false")),
-            None
+    fn a_program_that_tests_start_is_not_one_of_them() {
+        let program = MESSAGE.replace(
+            r#""debuginfo":1,"test":true"#,
+            r#""debuginfo":1,"test":false"#,
         );
+        assert_ne!(program, MESSAGE);
+        assert_eq!(test_program(&program), None);
     }
 }
