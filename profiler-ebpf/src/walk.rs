@@ -89,7 +89,7 @@ pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
 
     let at = state.ip - u64::from(!leaf);
     let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
-        return 0;
+        return end(pointer, StackEnd::NoMapping);
     };
     let rule = match remembered(at, leaf, mappings) {
         Some(rule) => rule,

@@ -77,3 +77,36 @@ pub struct ResolvedStack {
     /// All locations, kernel ones included, innermost first.
     pub locations: Vec<LocationId>,
 }
+
+impl UnwoundStack {
+    /// An empty buffer.
+    pub const fn empty() -> Self {
+        Self {
+            ktime: KtimeNs(0),
+            pid: Pid(0),
+            tid: Tid(0),
+            thread_name: ThreadName([0; 16]),
+            in_kernel: false,
+            guessed: false,
+            end: StackEnd::NoUserRegisters,
+            user: Vec::new(),
+            kernel: Vec::new(),
+        }
+    }
+}
+
+impl ResolvedStack {
+    /// An empty buffer.
+    pub const fn empty() -> Self {
+        Self {
+            ktime: KtimeNs(0),
+            pid: Pid(0),
+            tid: Tid(0),
+            thread_name: ThreadName([0; 16]),
+            in_kernel: false,
+            guessed: false,
+            end: StackEnd::NoUserRegisters,
+            locations: Vec::new(),
+        }
+    }
+}

@@ -85,7 +85,7 @@ impl Stat {
 
     /// User and system time of all threads, living and exited.
     pub(super) fn cpu_time(&self) -> Duration {
-        let per_second = procfs::ticks_per_second().max(1);
+        let per_second = rustix::param::clock_ticks_per_second().max(1);
         let (seconds, ticks) = (self.cpu_ticks / per_second, self.cpu_ticks % per_second);
         Duration::from_secs(seconds) + Duration::from_nanos(ticks * (1_000_000_000 / per_second))
     }

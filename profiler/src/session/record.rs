@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     kernel::{Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing, SamplingEvents},
-    model::{KtimeNs, Pid, ResolvedStack, StackEnd, ThreadName, Tid, UnwoundStack},
+    model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
     process::{Children, Target, launch::HELPER_NAME},
     profile::Aggregator,
     symbols::{Resolver, perf_map::PerfMapWatch},
@@ -376,16 +376,7 @@ impl Buffers {
     const fn new() -> Self {
         Self {
             unwound: UnwoundStack::empty(),
-            resolved: ResolvedStack {
-                ktime: KtimeNs(0),
-                pid: Pid(0),
-                tid: Tid(0),
-                thread_name: ThreadName([0; 16]),
-                in_kernel: false,
-                guessed: false,
-                end: StackEnd::NoUserRegisters,
-                locations: Vec::new(),
-            },
+            resolved: ResolvedStack::empty(),
             unfinished: Vec::new(),
         }
     }

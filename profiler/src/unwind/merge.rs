@@ -2,26 +2,7 @@
 
 use profiler_common::sample::INTERRUPTED;
 
-use crate::model::{
-    Avma, CodeAddress, KtimeNs, Pid, RawSample, StackEnd, ThreadName, Tid, UnwoundStack,
-};
-
-impl UnwoundStack {
-    /// An empty buffer.
-    pub const fn empty() -> Self {
-        Self {
-            ktime: KtimeNs(0),
-            pid: Pid(0),
-            tid: Tid(0),
-            thread_name: ThreadName([0; 16]),
-            in_kernel: false,
-            guessed: false,
-            end: StackEnd::NoUserRegisters,
-            user: Vec::new(),
-            kernel: Vec::new(),
-        }
-    }
-}
+use crate::model::{Avma, CodeAddress, RawSample, UnwoundStack};
 
 /// Fills `stack`, a buffer that is used again and again, from a sample.
 pub fn merge(sample: &RawSample<'_>, stack: &mut UnwoundStack) {
