@@ -26,12 +26,12 @@ pub struct RawSample<'a> {
     /// Kernel addresses, innermost first.
     pub kernel: &'a [u64],
     /// Where an unfinished walk can go on, and the stack it needs.
-    pub unfinished: Option<StackCopy<'a>>,
+    pub unfinished: Option<StackCopy<&'a [u8]>>,
 }
 
 /// What user space needs to finish a walk that met code without rows.
 #[derive(Clone, Copy, Debug)]
-pub struct StackCopy<'a> {
+pub struct StackCopy<S> {
     /// Instruction pointer of the frame the walk stopped at.
     pub ip: Avma,
     /// Its stack pointer.
@@ -45,7 +45,22 @@ pub struct StackCopy<'a> {
     /// Where `stack` begins: at `sp`, or a little below it.
     pub begin: u64,
     /// Bytes of the user stack.
-    pub stack: &'a [u8],
+    pub stack: S,
+}
+
+impl<S> StackCopy<S> {
+    /// The same with its bytes held in another way.
+    pub fn map_stack<T>(self, hold: impl FnOnce(S) -> T) -> StackCopy<T> {
+        StackCopy {
+            ip: self.ip,
+            sp: self.sp,
+            bp: self.bp,
+            saved: self.saved,
+            is_leaf: self.is_leaf,
+            begin: self.begin,
+            stack: hold(self.stack),
+        }
+    }
 }
 
 /// A callee-saved register of a frame.

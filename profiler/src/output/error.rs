@@ -70,10 +70,3 @@ pub enum OutputError {
         source: io::Error,
     },
 }
-
-impl OutputError {
-    /// The reader of standard output has closed it (`… | head`): a reason to stop, not to complain.
-    pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Write { source } if source.kind() == io::ErrorKind::BrokenPipe)
-    }
-}

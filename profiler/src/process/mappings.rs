@@ -63,7 +63,27 @@ pub struct Mapping {
     pub inode: u64,
 }
 
+/// What part of which file a process has at an address. Where a mapping ends is no part of that: anonymous memory
+/// grows, files are unmapped in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MappingKey {
+    begin: Avma,
+    file_offset: FileOffset,
+    device: (u32, u32),
+    inode: u64,
+}
+
 impl Mapping {
+    /// Equal for two mappings that show the same file in the same place.
+    pub fn key(&self) -> MappingKey {
+        MappingKey {
+            begin: self.begin,
+            file_offset: self.file_offset,
+            device: self.device,
+            inode: self.inode,
+        }
+    }
+
     /// The address lies in it.
     pub fn contains(&self, at: Avma) -> bool {
         self.begin <= at && at < self.end

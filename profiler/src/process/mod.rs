@@ -18,7 +18,7 @@ pub use children::Children;
 pub use elf::{ElfFile, Segments, SymbolTable};
 pub use file::{FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped};
 pub use mappings::{
-    MAPPINGS_MAX, Mapping, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
+    MAPPINGS_MAX, Mapping, MappingKey, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
     read_executable_mappings,
 };
 pub use pace::Pace;

@@ -58,11 +58,6 @@ impl Quality {
         share(self.python_named, self.python_named + self.python_unnamed)
     }
 
-    /// The share (0 to 1) of frames of compiled code that have a name. `None` without such frames.
-    pub fn native_named_share(&self) -> Option<f64> {
-        share(self.native_named, self.native_named + self.native_unnamed)
-    }
-
     /// Samples that were taken and are not in the profile.
     pub fn lost(&self) -> u64 {
         self.ring_full + self.not_kept

@@ -177,6 +177,18 @@ pub(super) fn unknown_frame(miss: ResolveMiss) -> Frame {
     }
 }
 
+/// What is shown for code of a file that nothing names: `module+0xoffset`.
+pub(super) fn offset_frame(kind: FrameKind, module: &str, at: u64, miss: ResolveMiss) -> Frame {
+    Frame {
+        kind,
+        name: format!("{module}+{at:#x}").into(),
+        file: None,
+        line: None,
+        module: Some(module.into()),
+        miss: Some(miss),
+    }
+}
+
 fn name_bytes(frame: &Frame) -> usize {
     frame.name.len() + frame.file.as_deref().map_or(0, str::len)
 }

@@ -19,12 +19,13 @@ use blazesym::symbolize::{
 };
 
 use crate::{
-    model::{FileOffset, Frame, FrameKind, Location, LocationId, ResolveMiss},
+    model::{FileOffset, Frame, Location, LocationId, ResolveMiss},
     process::FileIdentity,
 };
 
 use super::{
     KernelSymbols, Module,
+    locations::offset_frame,
     native_thread::{NativeOptions, Place, Request},
     symbol_file::SymbolFile,
 };
@@ -269,16 +270,7 @@ fn clipped(name: &str) -> &str {
 
 /// `module+0xaddress`, by the file's own address where it has one: what `addr2line` and `objdump` take.
 fn unnamed(module: &Module, at: u64, miss: ResolveMiss) -> Location {
-    let kind: FrameKind = module.frame_kind();
-    let name = format!("{}+{at:#x}", module.name).into();
     Location {
-        frames: vec![Frame {
-            kind,
-            name,
-            file: None,
-            line: None,
-            module: Some(module.name.clone()),
-            miss: Some(miss),
-        }],
+        frames: vec![offset_frame(module.frame_kind(), &module.name, at, miss)],
     }
 }

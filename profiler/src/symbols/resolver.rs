@@ -20,7 +20,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{
     Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
-    locations::{LocationKey, Locations, unknown_frame},
+    locations::{LocationKey, Locations, offset_frame, unknown_frame},
     process::{ModuleIndex, Process},
 };
 use crate::{
@@ -108,7 +108,7 @@ impl Resolver {
             let same = process
                 .mappings
                 .find(mapping.begin)
-                .is_some_and(|known| is_same_file(known, mapping));
+                .is_some_and(|known| known.key() == mapping.key());
             let known = process
                 .modules
                 .get(&mapping.begin)
@@ -256,14 +256,9 @@ impl Resolver {
                         .path()
                         .map_or_else(|| "[special]".to_owned(), crate::process::file_name);
                     let offset = mapping.file_offset_of(at).unwrap_or_default();
-                    self.locations.intern_frame(Frame {
-                        kind: FrameKind::Native,
-                        name: format!("{name}+{:#x}", offset.0).into(),
-                        file: None,
-                        line: None,
-                        module: Some(name.into()),
-                        miss: Some(ResolveMiss::FileUnreadable),
-                    })
+                    let miss = ResolveMiss::FileUnreadable;
+                    let frame = offset_frame(FrameKind::Native, &name, offset.0, miss);
+                    self.locations.intern_frame(frame)
                 }
                 in_mapping => {
                     let miss = if in_mapping.is_some() {
@@ -327,11 +322,6 @@ impl Resolver {
         process.map_or(NameDiagnosis::NotPython, Process::diagnosis)
     }
 
-    /// What a process runs.
-    pub fn python(&self, pid: Pid) -> Option<&PythonInfo> {
-        self.processes.get(&pid).map(|process| &process.python)
-    }
-
     /// Perf maps that were refused, and lines in them that could not be used: ready to be shown.
     pub fn complaints(&self) -> Vec<String> {
         let processes = self.processes.values();
@@ -361,14 +351,8 @@ impl Resolver {
         self.locations.into_table(|key| match key {
             LocationKey::Module(module, offset) => {
                 let module = &modules[module as usize];
-                Frame {
-                    kind: module.frame_kind(),
-                    name: format!("{}+{:#x}", module.name, offset.0).into(),
-                    file: None,
-                    line: None,
-                    module: Some(module.name.clone()),
-                    miss: Some(ResolveMiss::NoSymbol),
-                }
+                let kind = module.frame_kind();
+                offset_frame(kind, &module.name, offset.0, ResolveMiss::NoSymbol)
             }
             LocationKey::Kernel(at) => Frame {
                 kind: FrameKind::Kernel,
@@ -386,10 +370,6 @@ impl Resolver {
 fn modules_max() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     MODULES_MAX.min(usize::try_from(files / 2).unwrap_or(MODULES_MAX))
-}
-
-fn is_same_file(a: &Mapping, b: &Mapping) -> bool {
-    (a.begin, a.file_offset, a.device, a.inode) == (b.begin, b.file_offset, b.device, b.inode)
 }
 
 fn is_interpreter(path: &Path, python: &PythonInfo) -> bool {

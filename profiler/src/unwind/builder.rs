@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::{UnwindTables, builder_thread::Builder};
 use crate::{
-    model::{Avma, Pid, RawSample, SavedRegister, StackCopy, UnwoundStack},
+    model::{Pid, RawSample, StackCopy, UnwoundStack},
     process::Mapping,
 };
 
@@ -34,39 +34,16 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 pub struct UnfinishedWalk {
     /// What is known of the stack so far.
     pub stack: UnwoundStack,
-    pub(super) ip: Avma,
-    pub(super) sp: u64,
-    pub(super) bp: u64,
-    pub(super) saved: [SavedRegister; 5],
-    pub(super) is_leaf: bool,
-    pub(super) begin: u64,
-    pub(super) bytes: Box<[u8]>,
+    pub(super) copy: StackCopy<Box<[u8]>>,
 }
 
 impl UnfinishedWalk {
     /// Takes over a sample whose `unfinished` is set; `None` for any other.
     pub fn of(sample: &RawSample<'_>) -> Option<Self> {
-        let StackCopy {
-            ip,
-            sp,
-            bp,
-            saved,
-            is_leaf,
-            begin,
-            stack: bytes,
-        } = sample.unfinished?;
+        let copy = sample.unfinished?.map_stack(Box::from);
         let mut stack = UnwoundStack::empty();
         super::merge(sample, &mut stack);
-        Some(Self {
-            stack,
-            ip,
-            sp,
-            bp,
-            saved,
-            is_leaf,
-            begin,
-            bytes: bytes.into(),
-        })
+        Some(Self { stack, copy })
     }
 }
 
@@ -78,8 +55,6 @@ pub(super) enum Command {
     Finish(Box<UnfinishedWalk>),
     /// Say when everything before is done.
     Settled(SyncSender<()>),
-    /// Stop sampling a process.
-    Forget(Pid),
 }
 
 /// What the thread did, for the report and for logs.
@@ -154,15 +129,10 @@ impl TableBuilder {
             .map(|()| _ = self.outstanding.fetch_add(1, Ordering::Relaxed))
             .map_err(|command| match command {
                 Command::Finish(walk) => walk,
-                Command::Mappings(_) | Command::Forget(_) | Command::Settled(_) => {
+                Command::Mappings(_) | Command::Settled(_) => {
                     unreachable!("only walks are sent here")
                 }
             })
-    }
-
-    /// Stops sampling a process.
-    pub fn forget(&self, pid: Pid) -> bool {
-        self.send(Command::Forget(pid)).is_ok()
     }
 
     fn send(&self, command: Command) -> Result<(), Command> {
@@ -192,7 +162,7 @@ impl TableBuilder {
 
     /// Works off what is queued, makes no more rows, and ends the thread; `each` gets the walks that were still in it.
     /// Takes two seconds at most: a thread that is busy with a huge file until then is left to itself.
-    pub fn end(mut self, mut each: impl FnMut(UnwoundStack)) -> BuilderStats {
+    pub fn end(&mut self, mut each: impl FnMut(UnwoundStack)) -> BuilderStats {
         self.shared.is_ending.store(true, Ordering::Relaxed);
         self.commands = None;
         let until = Instant::now() + END_PATIENCE;

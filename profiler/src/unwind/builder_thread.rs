@@ -23,8 +23,8 @@ use super::{
     trampoline_rule,
 };
 use crate::{
-    model::{Avma, CodeAddress, Pid, StackCopy, UnwoundStack},
-    process::{FileIdentity, Mapping, MappingKind, open_mapped, vdso_file},
+    model::{Avma, CodeAddress, Pid, UnwoundStack},
+    process::{FileIdentity, Mapping, MappingKey, MappingKind, open_mapped, vdso_file},
 };
 
 /// Files remembered, most of which have no rows then: those with rows fill the BPF maps long before.
@@ -38,19 +38,11 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(10);
 /// A file's rows, and how its addresses translate. `None`: it has no usable unwind information.
 type FileRows = Option<(LoadedTable, Vec<Segment>)>;
 
-/// A mapping of a process that was looked at before.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Known {
-    begin: Avma,
-    offset: u64,
-    device: (u32, u32),
-    inode: u64,
-}
-
 #[derive(Default)]
 struct Process {
     entries: Vec<MappingEntry>,
-    known: FxHashMap<Known, MappingEntry>,
+    /// Mappings that were looked at before.
+    known: FxHashMap<MappingKey, MappingEntry>,
     memory: Option<File>,
 }
 
@@ -101,10 +93,6 @@ impl Builder {
                     let _ = self.results.send(stack);
                 }
                 Command::Settled(done) => _ = done.try_send(()),
-                Command::Forget(pid) => {
-                    self.processes.remove(&pid);
-                    self.tables.forget(pid);
-                }
             }
         }
         self.stats.rows = self.tables.row_count() as u64;
@@ -114,7 +102,7 @@ impl Builder {
     /// Publishes what is known at once, then makes what is missing.
     fn update(&mut self, pid: Pid, mappings: &[Mapping]) {
         let mut process = self.processes.remove(&pid).unwrap_or_default();
-        let mapped: FxHashSet<Known> = mappings.iter().map(Known::of).collect();
+        let mapped: FxHashSet<MappingKey> = mappings.iter().map(Mapping::key).collect();
         process.known.retain(|known, _| mapped.contains(known));
         process.entries.clear();
         // After an `exec`, the old handle would lead to memory that is gone.
@@ -124,7 +112,7 @@ impl Builder {
             let mut entry = plain_entry(mapping);
             // A library may have been loaded from memory: until that is known, it is taken for JIT code.
             let is_file = matches!(mapping.kind, MappingKind::File { .. });
-            if let Some(known) = process.known.get(&Known::of(mapping)) {
+            if let Some(known) = process.known.get(&mapping.key()) {
                 entry = *known;
                 // It may have moved: anonymous memory grows, files are unmapped in part.
                 entry.end = mapping.end.0;
@@ -145,7 +133,7 @@ impl Builder {
                 break;
             }
             let entry = self.entry_of(pid, mapping);
-            process.known.insert(Known::of(mapping), entry);
+            process.known.insert(mapping.key(), entry);
             process.entries[*index] = entry;
             if published.elapsed() >= PUBLISH_EVERY {
                 self.publish(pid, &process.entries);
@@ -264,16 +252,7 @@ impl Builder {
 
     /// Goes on where the kernel side stopped.
     fn finish(&mut self, walk: UnfinishedWalk) -> UnwoundStack {
-        let UnfinishedWalk {
-            mut stack,
-            ip,
-            sp,
-            bp,
-            saved,
-            is_leaf,
-            begin,
-            bytes,
-        } = walk;
+        let UnfinishedWalk { mut stack, copy } = walk;
         let Some(process) = self.processes.get_mut(&stack.pid) else {
             return stack;
         };
@@ -281,29 +260,9 @@ impl Builder {
             process.memory = File::open(format!("/proc/{}/mem", stack.pid)).ok();
         }
         let (entries, memory, tables) = (&process.entries, &process.memory, &self.tables);
-        let copy = StackCopy {
-            ip,
-            sp,
-            bp,
-            saved,
-            is_leaf,
-            begin,
-            stack: &bytes,
-        };
         let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);
         stack.end = finish(&copy, &mut stack.user, look_up, trampoline_rule);
         stack
-    }
-}
-
-impl Known {
-    fn of(mapping: &Mapping) -> Self {
-        Self {
-            begin: mapping.begin,
-            offset: mapping.file_offset.0,
-            device: mapping.device,
-            inode: mapping.inode,
-        }
     }
 }
 

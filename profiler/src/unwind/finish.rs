@@ -74,15 +74,15 @@ impl Registers {
 /// An end that names an address names the frame's instruction pointer, as the kernel side does.
 ///
 /// No system call, no allocation but for the growth of `frames`.
-pub fn finish(
-    copy: &StackCopy<'_>,
+pub fn finish<S: AsRef<[u8]>>(
+    copy: &StackCopy<S>,
     frames: &mut Vec<CodeAddress>,
     mut rule_at: impl FnMut(CodeAddress) -> RuleLookup,
     trampoline: impl Fn(&CodeBytes, bool) -> Option<UnwindRule>,
 ) -> StackEnd {
     let stack = Stack {
         begin: copy.begin,
-        bytes: copy.stack,
+        bytes: copy.stack.as_ref(),
     };
     let mut registers = Registers {
         ip: copy.ip,

@@ -182,15 +182,6 @@ impl UnwindTables {
         Ok(entries.len() - kept)
     }
 
-    /// Stops sampling a process.
-    pub fn forget(&mut self, pid: Pid) {
-        if let Some(slot) = self.slots.remove(&pid) {
-            // Gone already is as good.
-            let _ = self.maps.processes.remove(&pid.0);
-            self.free.push_back((slot, Some(Instant::now())));
-        }
-    }
-
     /// A slot that no walk reads any more; waits for one to rest when all were in use just now.
     fn take_slot(&mut self) -> Option<u32> {
         let (slot, since) = self.free.pop_front()?;
