@@ -32,9 +32,9 @@ impl Session {
         elapsed: Duration,
     ) -> Recording {
         self.events.stop();
-        self.targets.note_cpu_time();
         self.resolver.refresh_perf_maps();
-        self.turn();
+        // The ring buffer may hold more than one turn takes.
+        while self.turn() {}
         let counters = self.kernel.counters().unwrap_or_default();
         let bpf = settings.bpf_stats.then(|| self.bpf_stats(&counters));
         let throttling = self.throttling(settings, &counters);
@@ -43,9 +43,7 @@ impl Session {
         tracing::debug!("{built:?}");
         let malformed = self.ring.get_ref().malformed();
         for stack in &late {
-            self.finished_in_user_space += u64::from(stack.end.is_complete());
-            self.resolver.resolve(stack, &mut self.buffers.resolved);
-            self.aggregator.add(&self.buffers.resolved);
+            self.add_finished(stack);
         }
         let targets = self.targets.facts();
         let targets: Vec<_> = targets

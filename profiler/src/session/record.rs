@@ -75,7 +75,7 @@ pub async fn record(
                 }
             }
             () = changed(&mut session.watch), if !session.maps_changed => session.maps_changed = true,
-            () = filled(&session.ring) => session.turn(),
+            () = filled(&session.ring) => { session.turn(); }
             _ = turns.tick() => {
                 session.turn();
                 turn += 1;
@@ -217,17 +217,18 @@ impl Session {
             .map_err(SessionError::system("waiting for the target's exit"))
     }
 
-    /// One turn: what happened, then the samples, then their names.
-    pub(super) fn turn(&mut self) {
+    /// One turn: what happened, then the samples, then their names. Returns true when samples are left for another one.
+    pub(super) fn turn(&mut self) -> bool {
         self.targets.note_cpu_time();
         self.follow();
         self.targets.catch_up(&self.builder, &mut self.resolver);
         if std::mem::take(&mut self.maps_changed) || self.watch.is_none() {
             self.resolver.refresh_perf_maps();
         }
-        self.drain();
+        let more = self.drain();
         self.resolver.pump();
         self.kernel.flush_log();
+        more
     }
 
     /// Looks which Pythons the targets have started: they are not recorded, which the report must say.
@@ -274,8 +275,8 @@ impl Session {
         !(mapped.is_empty() && executed.is_empty())
     }
 
-    /// Moves the waiting samples through the stages.
-    fn drain(&mut self) {
+    /// Moves the waiting samples through the stages, but not more than a turn may take. Returns true when some are left.
+    fn drain(&mut self) -> bool {
         let Self {
             ring,
             resolver,
@@ -290,7 +291,7 @@ impl Session {
             resolved,
             unfinished,
         } = buffers;
-        ring.get_mut().drain(DRAIN_MAX, |sample| {
+        let drained = ring.get_mut().drain(DRAIN_MAX, |sample| {
             if *launched && sample.thread_name.as_bytes() == HELPER_NAME.to_bytes() {
                 // The command has not begun yet.
                 return;
@@ -311,6 +312,7 @@ impl Session {
         for stack in &finished {
             self.add_finished(stack);
         }
+        drained == DRAIN_MAX
     }
 
     /// Hands walks that met new code to the table builder, after the mappings of that code.
@@ -337,7 +339,7 @@ impl Session {
         }
     }
 
-    fn add_finished(&mut self, stack: &UnwoundStack) {
+    pub(super) fn add_finished(&mut self, stack: &UnwoundStack) {
         self.finished_in_user_space += u64::from(stack.end.is_complete());
         self.resolver.resolve(stack, &mut self.buffers.resolved);
         self.aggregator.add(&self.buffers.resolved);

@@ -1,11 +1,13 @@
 //! Every way to end gives a whole file and leaves nothing in the kernel.
 
+use std::time::Duration;
+
 use aya::{maps::loaded_maps, programs::loaded_programs};
 use rustix::process::Signal;
 
 use super::{
-    Python, Test, Verdict, eventually,
-    recording::{Recorder, Recording, begin},
+    Python, Test, Verdict, eventually, note,
+    recording::{Recorder, Recording, begin, number_before},
     running::{Running, signal},
     workload,
 };
@@ -15,6 +17,7 @@ pub(super) const TESTS: &[Test] = &[
     ("sigterm_ends_it_well", terminate),
     ("the_targets_exit_ends_it_well", exit),
     ("its_duration_ends_it_well", duration),
+    ("a_backlog_at_the_end_is_in_the_file", backlog),
 ];
 
 fn busy(python: &Python) -> Running {
@@ -28,7 +31,7 @@ fn assert_ends_well(recorder: Recorder, stop: impl FnOnce(u32)) -> Recording {
         !programs.is_empty() && !maps.is_empty(),
         "it holds {programs:?} and {maps:?} while it records"
     );
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(1));
     stop(recorder.pid());
     let recording = recorder.end();
     recording.assert_done(10);
@@ -69,5 +72,31 @@ fn exit(python: &Python) -> Verdict {
 fn duration(python: &Python) -> Verdict {
     let target = busy(python);
     assert_ends_well(begin(target.pid(), &["-d", "2"]), |_| ());
+    Ok(())
+}
+
+/// A profiler that got no CPU for a while finds more samples in the ring buffer, when it ends, than it takes at a time.
+/// Every sample that the kernel took is in the file or counted as lost.
+fn backlog(python: &Python) -> Verdict {
+    let target = busy(python);
+    let options = ["-F", "9999", "-d", "1.5", "--bpf-stats"];
+    // Which of the things that wait for it comes first when it goes on is a matter of chance.
+    for _ in 0..4 {
+        let recorder = begin(target.pid(), &options);
+        std::thread::sleep(Duration::from_millis(500));
+        signal(recorder.pid(), Signal::STOP);
+        std::thread::sleep(Duration::from_millis(2200));
+        signal(recorder.pid(), Signal::CONT);
+        let recording = recorder.end();
+        let report = &recording.report;
+        let (_, taken) = report.split_once(" samples=").unwrap();
+        let taken: u64 = taken.split(' ').next().unwrap().parse().unwrap();
+        let lost = report
+            .lines()
+            .find_map(|line| number_before(line.strip_prefix("lost ")?, " sample"))
+            .unwrap_or(0);
+        note(format!("{taken} taken, {lost} lost"));
+        assert_eq!(recording.samples() + lost, taken, "{report}");
+    }
     Ok(())
 }
