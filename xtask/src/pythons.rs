@@ -22,6 +22,8 @@ const ASK: &str =
 
 /// The oldest version with `-X perf`.
 const OLDEST: (u32, u32, u32) = (3, 12, 0);
+/// The oldest version that profiler-trampoline has trampolines for.
+const OLDEST_WITH_OURS: (u32, u32, u32) = (3, 9, 0);
 
 /// What to install when there is none.
 pub(crate) const INSTALL_HINT: &str = "There is no CPython 3.12 or newer on PATH or under pyenv; older ones cannot write perf maps.\nInstall one: `apt-get install python3` on Debian 13 or Ubuntu 24.04 and later, else `pyenv install 3.13`.";
@@ -53,10 +55,23 @@ impl Python {
 
 /// Every CPython of at least 3.12, one for each version, the oldest first.
 pub(crate) fn find_all() -> Vec<Python> {
+    let mut all = find_from(OLDEST_WITH_OURS);
+    all.retain(|python| python.version >= OLDEST);
+    all
+}
+
+/// Every CPython that has trampolines from us only, 3.9 to 3.11, the oldest first.
+pub(crate) fn find_old() -> Vec<Python> {
+    let mut all = find_from(OLDEST_WITH_OURS);
+    all.retain(|python| python.version < OLDEST);
+    all
+}
+
+fn find_from(oldest: (u32, u32, u32)) -> Vec<Python> {
     let mut found = BTreeMap::new();
     for path in candidates() {
         if let Some(python) = ask(&path)
-            && python.version >= OLDEST
+            && python.version >= oldest
         {
             found.entry(python.version).or_insert(python);
         }
@@ -168,7 +183,7 @@ fn candidates() -> Vec<PathBuf> {
     files
 }
 
-/// `python3` or `python3.N` with N from 12 on.
+/// `python3` or `python3.N` with N from 9 on.
 fn is_python(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     match name.and_then(|name| name.strip_prefix("python3")) {
@@ -176,7 +191,7 @@ fn is_python(path: &Path) -> bool {
         Some(rest) => rest
             .strip_prefix('.')
             .and_then(|minor| minor.parse().ok())
-            .is_some_and(|minor: u32| minor >= OLDEST.1),
+            .is_some_and(|minor: u32| minor >= OLDEST_WITH_OURS.1),
         None => false,
     }
 }

@@ -104,6 +104,18 @@ fn test_environment(notes: &mut Vec<String>) -> Vec<(&'static str, OsString)> {
         Ok(list) => environment.push(("PYPROF_TEST_PYTHONS", list)),
         Err(err) => notes.push(format!("an interpreter cannot be passed on: {err}")),
     }
+    // Those that get their trampolines from profiler-trampoline.
+    let old: Vec<PathBuf> = pythons::find_old()
+        .into_iter()
+        .map(|python| python.path)
+        .collect();
+    for python in &old {
+        println!("{}", python.display());
+    }
+    match env::join_paths(&old) {
+        Ok(list) => environment.push(("PYPROF_TEST_OLD_PYTHONS", list)),
+        Err(err) => notes.push(format!("an interpreter cannot be passed on: {err}")),
+    }
     match browser::prepare() {
         Ok(Some(browser)) => {
             println!("== Browser: {}", browser.display());

@@ -1,0 +1,140 @@
+//! The writer: one perf map for each process.
+//!
+//! `slot` shares the open file among threads, `file` opens it and refuses what is not ours, `line` formats entries, and
+//! `error` says what can go wrong.
+//!
+//! The semantics are those of CPython's `PyUnstable_PerfMapState_Init`, `PyUnstable_WritePerfMapEntry` and
+//! `PyUnstable_PerfMapState_Fini` (Python/sysmodule.c, 3.12 and later): the file is opened by the first entry,
+//! finishing can be repeated, and an entry after that opens it again.
+
+mod error;
+mod file;
+mod line;
+mod slot;
+
+use std::{
+    ffi::CStr,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rustix::{
+    fd::{AsFd as _, BorrowedFd},
+    io::{Errno, IoSlice, retry_on_intr, writev},
+};
+
+pub use error::PerfMapError;
+
+use self::slot::FileSlot;
+
+static OF_THIS_PROCESS: PerfMap = PerfMap {
+    slot: FileSlot::new(),
+    torn: AtomicBool::new(false),
+};
+
+/// The perf map of this process, `/tmp/perf-PID.map`.
+///
+/// It can be used from any number of threads. An entry costs one `write(2)` of the whole line, some microseconds, so
+/// that lines of several writers never mix. Nothing waits for a lock once the file is open, and nothing is allocated
+/// for names up to 1 KiB: an entry may be written in a signal handler, unless the signal came in this thread's own
+/// first entry, which is an error then ([`PerfMapError::Reentered`]).
+///
+/// After `fork` the child has a map of its own. Its first entry brings along what the parent had written until then, so
+/// that the child's map names all of the code that the child has. After `exec` the pid is the same, and so is the file:
+/// new entries are added behind the old ones, and readers believe the later of two.
+#[derive(Debug)]
+pub struct PerfMap {
+    slot: FileSlot,
+    /// The last line of the file was cut short by a write error.
+    torn: AtomicBool,
+}
+
+impl PerfMap {
+    /// The only one: a process has one perf map.
+    pub fn of_this_process() -> &'static Self {
+        &OF_THIS_PROCESS
+    }
+
+    /// Where it lies: `/tmp/perf-PID.map`, with the pid that this process has in its own pid namespace. `TMPDIR` plays
+    /// no role, as readers do not know it.
+    pub fn path() -> PathBuf {
+        PathBuf::from(file::path_of(std::process::id()).to_string())
+    }
+
+    /// Opens the file, or makes it with mode 0600. Does nothing when it is open.
+    ///
+    /// Not needed before [`write_entry`](Self::write_entry), but tells early whether that will work.
+    pub fn init(&self) -> Result<(), PerfMapError> {
+        self.slot.borrow().map(drop)
+    }
+
+    /// Adds a piece of code: `size` bytes at `address` are called `name`.
+    ///
+    /// Write the entry before the code runs for the first time, so that no reader meets the code without a name. Of two
+    /// entries for one address the later one counts. Control characters in `name`, and bytes that are not UTF-8, are
+    /// written as escapes (`\n`, `\x1b`), since a line is an entry.
+    pub fn write_entry(
+        &self,
+        address: usize,
+        size: usize,
+        name: &[u8],
+    ) -> Result<(), PerfMapError> {
+        let file = self.slot.borrow()?;
+        line::with_entry(address, size, name, |parts| {
+            self.append(file.as_fd(), file.is_shared(), parts)
+        })
+    }
+
+    /// Adds all entries of another perf map, usually that of the process this one was forked from, to this one.
+    ///
+    /// [`write_entry`](Self::write_entry) does this by itself in a forked child when the parent used this library.
+    /// `path` must be a regular file of this user. A last line without an end is left out.
+    pub fn copy_from(&self, path: &CStr) -> Result<(), PerfMapError> {
+        let source = file::open_source(path)?;
+        let target = self.slot.borrow()?;
+        file::append_entries(&source, u64::MAX, target.as_fd()).map_err(PerfMapError::Copy)
+    }
+
+    /// Closes the file. The entries stay, since others read them: nothing removes the file. Does nothing when it is
+    /// closed; a write that is going on in another thread is finished first.
+    pub fn fini(&self) {
+        self.slot.close();
+    }
+
+    /// One line, in one `write(2)`.
+    fn append(
+        &self,
+        file: BorrowedFd<'_>,
+        shared: bool,
+        parts: &[&[u8]; 3],
+    ) -> Result<(), PerfMapError> {
+        let [head, name, end] = parts;
+        let length = head.len() + name.len() + end.len();
+        let was_torn = self.torn.load(Ordering::Relaxed);
+        let newline: &[u8] = if was_torn { b"\n" } else { b"" };
+        let slices = [
+            IoSlice::new(newline),
+            IoSlice::new(head),
+            IoSlice::new(name),
+            IoSlice::new(end),
+        ];
+        let written = retry_on_intr(|| writev(file, &slices)).map_err(PerfMapError::Write)?;
+        if written == newline.len() + length {
+            if was_torn {
+                self.torn.store(false, Ordering::Relaxed);
+            }
+            return Ok(());
+        }
+        // The disk is full, or the file as large as it may be. Half a line could be taken for a whole one.
+        let mended = !shared && file::cut_end(file, written);
+        self.torn.store(!mended || was_torn, Ordering::Relaxed);
+        Err(PerfMapError::Write(Errno::NOSPC))
+    }
+
+    /// To be called in the child of a `fork`, before anything else: it has a single thread there, and the file that is
+    /// open is its parent's.
+    pub(crate) fn forked(&self) {
+        self.slot.forked();
+        self.torn.store(false, Ordering::Relaxed);
+    }
+}
