@@ -1,0 +1,102 @@
+//! The Python package as it is installed, in a folder of its own, and the interpreters of this machine.
+
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+const ASK: &str =
+    "import sys; print(sys.implementation.name, sys.version_info[0], sys.version_info[1])";
+
+/// A CPython.
+#[derive(Clone, Debug)]
+pub(crate) struct Python {
+    /// The executable.
+    pub(crate) path: PathBuf,
+    /// Such as (3, 11).
+    pub(crate) version: (u32, u32),
+}
+
+/// A folder for `PYTHONPATH` with `pyprof_trampoline`, and `sitecustomize` if asked for. Removed with the value.
+#[derive(Debug)]
+pub(crate) struct Package {
+    folder: TempDir,
+}
+
+impl Package {
+    /// Puts together what cargo has just built and the Python files of this package.
+    pub(crate) fn stage(with_sitecustomize: bool) -> io::Result<Self> {
+        let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("python");
+        let folder = tempfile::tempdir()?;
+        let package = folder.path().join("pyprof_trampoline");
+        fs::create_dir(&package)?;
+        for entry in fs::read_dir(python.join("pyprof_trampoline"))? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                fs::copy(entry.path(), package.join(entry.file_name()))?;
+            }
+        }
+        fs::copy(shared_object()?, package.join("_native.so"))?;
+        if with_sitecustomize {
+            let name = "sitecustomize.py";
+            fs::copy(python.join("launch").join(name), folder.path().join(name))?;
+        }
+        Ok(Self { folder })
+    }
+
+    /// The folder.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// `libpyprof_trampoline.so`, which cargo builds beside the test program.
+pub(crate) fn shared_object() -> io::Result<PathBuf> {
+    let program = env::current_exe()?;
+    let folder = program.parent().ok_or(io::ErrorKind::NotFound)?;
+    Ok(folder.join("libpyprof_trampoline.so"))
+}
+
+/// Every CPython from 3.8 on, one for each minor version, the oldest first: those that `PYPROF_TEST_OLD_PYTHONS` and
+/// `PYPROF_TEST_PYTHONS` list, and those under pyenv and on PATH.
+pub(crate) fn pythons() -> Vec<Python> {
+    let mut files = Vec::new();
+    for list in ["PYPROF_TEST_OLD_PYTHONS", "PYPROF_TEST_PYTHONS"] {
+        files.extend(env::split_paths(&env::var_os(list).unwrap_or_default()));
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = env::split_paths(&path)
+        .filter(|folder| !folder.ends_with("shims"))
+        .collect();
+    let root = env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let root = root.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".pyenv")));
+    if let Some(versions) = root.and_then(|root| fs::read_dir(root.join("versions")).ok()) {
+        folders.extend(versions.flatten().map(|version| version.path().join("bin")));
+    }
+    for folder in folders {
+        files.extend((8..20).map(|minor| folder.join(format!("python3.{minor}"))));
+    }
+    let mut found = BTreeMap::new();
+    for python in files.iter().filter(|path| path.exists()).filter_map(ask) {
+        found.entry(python.version).or_insert(python);
+    }
+    found.into_values().collect()
+}
+
+fn ask(path: &PathBuf) -> Option<Python> {
+    let output = Command::new(path)
+        .args(["-I", "-S", "-c", ASK])
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let mut words = text.strip_prefix("cpython ")?.split_whitespace();
+    let mut number = || words.next()?.parse().ok();
+    Some(Python {
+        path: path.clone(),
+        version: (number()?, number()?),
+    })
+}
