@@ -5,7 +5,8 @@
 //! parts        perf map, unwind tables on their own ┐
 //! kernel_side  the BPF program's run time           │
 //! user_side    own CPU, memory, start and end       ├─► Table ─► text, latest.json
-//! slowdown     the target's CPU time, against perf  ┘
+//! slowdown     the target's CPU time, against perf  │
+//! trampolines  the price of Python names            ┘
 //! ```
 
 use std::{fs, path::PathBuf, process::Command};
@@ -24,14 +25,16 @@ mod parts;
 mod recorder;
 mod slowdown;
 mod table;
+mod trampolines;
 mod user_side;
 
 /// The pieces, by name, with how long each takes.
-const PIECES: [(&str, &str); 4] = [
+const PIECES: [(&str, &str); 5] = [
     ("parts", "perf map and unwind tables on their own (15 s)"),
     ("kernel", "nanoseconds a frame in the kernel (1 min)"),
     ("user", "own CPU and memory, start and end (2 min)"),
     ("target", "slowdown of the target, beside perf (3 min)"),
+    ("trampolines", "what Python names cost a program (1 min)"),
 ];
 
 /// Runs the named pieces, or all.
@@ -39,7 +42,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     let known = |name: &&str| PIECES.iter().any(|(piece, _)| piece == name);
     if names == ["list"] || !names.iter().all(known) {
         for (piece, about) in PIECES {
-            println!("{piece:<8}{about}");
+            println!("{piece:<13}{about}");
         }
         if names == ["list"] {
             return Ok(());
@@ -47,7 +50,8 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         bail!("no such piece: {}", names.join(" "));
     }
     let wanted = |piece: &str| names.is_empty() || names.contains(&piece);
-    if names != ["parts"] && !host::is_root() {
+    let unprivileged = |name: &&str| ["parts", "trampolines"].contains(name);
+    if (names.is_empty() || !names.iter().all(unprivileged)) && !host::is_root() {
         bail!(
             "measuring a running target needs root.\nRun: sudo env PATH=\"$PATH\" cargo xtask bench"
         );
@@ -65,6 +69,9 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     if wanted("target") {
         slowdown::measure(&bench, &mut table)?;
+    }
+    if wanted("trampolines") {
+        trampolines::measure(&bench.folder, &mut table)?;
     }
     let json = bench.folder.join("latest.json");
     fs::write(&json, table.json()).with_context(|| format!("cannot write {}", json.display()))?;
