@@ -14,7 +14,9 @@ def _switch_on():
     try:
         import pyprof_trampoline
 
-        pyprof_trampoline.activate()
+        # A subinterpreter has none, which is nothing that this program needs to hear of.
+        if pyprof_trampoline._native.is_active() != 2:
+            pyprof_trampoline.activate()
     except Exception as err:
         sys.stderr.write("pyprof_trampoline: %s; Python functions have no names\n" % (err,))
 

@@ -72,7 +72,7 @@ def is_active() -> bool:
     """Whether functions that are called now in this interpreter get trampolines."""
     if _HAS_OWN:
         return _sys.is_stack_trampoline_active()
-    return bool(_native.is_active())
+    return _native.is_active() == 1
 
 
 def perf_map_path() -> str:

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    evaluator,
+    evaluator::{self, Served},
     interpreter::{ModuleApi, Object, version},
 };
 use crate::{PerfMap, PerfMapError};
@@ -187,10 +187,14 @@ unsafe extern "C" fn deactivate(_module: Object, _arguments: Object) -> Object {
     with_api(|api| Some(reason(api, evaluator::deactivate())))
 }
 
-/// `is_active()`: 0 or 1.
+/// `is_active()`: 1 in this interpreter, 2 in another one of this process, 0 in none.
 unsafe extern "C" fn is_active(_module: Object, _arguments: Object) -> Object {
     with_api(|api| {
-        let active = c_int::from(evaluator::is_active());
+        let active: c_int = match evaluator::served() {
+            Served::None => 0,
+            Served::Calling => 1,
+            Served::Another => 2,
+        };
         // SAFETY: the format takes one `int`.
         Some(unsafe { (api.build_value)(c"i".as_ptr(), active) })
     })

@@ -58,7 +58,7 @@ pub(super) fn activate(version: (u32, u32)) -> Result<(), String> {
         Present::Foreign => return Err(FOREIGN.to_owned()),
         Present::Default => {}
     }
-    if is_served(api) && INTERPRETER.load(Relaxed) != interpreter {
+    if served() == Served::Another {
         return Err("trampolines are active in another interpreter of this process".to_owned());
     }
     let map = PerfMap::of_this_process();
@@ -96,13 +96,26 @@ pub(super) fn deactivate() -> Result<(), String> {
     }
 }
 
-/// Whether the calling interpreter has trampolines under it. Called with the GIL held.
-pub(super) fn is_active() -> bool {
-    API.get().is_some_and(|api| {
-        // SAFETY: this thread holds the GIL.
-        let interpreter = unsafe { (api.current)() };
-        matches!(evaluator_of(api, interpreter), Present::Ours)
-    })
+/// Which interpreter of this process has trampolines under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Served {
+    None,
+    Calling,
+    Another,
+}
+
+/// Called with the GIL held.
+pub(super) fn served() -> Served {
+    let Some(api) = API.get() else {
+        return Served::None; // It never was activated.
+    };
+    // SAFETY: this thread holds the GIL.
+    let interpreter = unsafe { (api.current)() };
+    match evaluator_of(api, interpreter) {
+        Present::Ours => Served::Calling,
+        _ if is_served(api) => Served::Another,
+        _ => Served::None,
+    }
 }
 
 /// In the child of a `fork`: names the parent's code in a map of its own as soon as Python runs here, which in a child
