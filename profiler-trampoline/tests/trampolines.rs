@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 #[path = "support/mod.rs"]
 mod support;
@@ -62,21 +62,30 @@ fn main() -> ExitCode {
     let package = Arc::new(Package::stage(false).unwrap());
     let mut trials = Vec::new();
     for (program, whose) in PROGRAMS {
-        let mut fitting: Vec<_> = pythons
+        let mut fitting = pythons
             .iter()
             .filter(|python| is_for(whose, python.version))
-            .collect();
-        if fitting.is_empty() {
-            trials.push(Trial::test(program, || Ok(())).with_ignored_flag(true));
+            .peekable();
+        if fitting.peek().is_none() {
+            trials.push(Trial::ignorable_test(program, || {
+                Ok(Completion::ignored_with("no Python that it is for"))
+            }));
         }
-        for python in fitting.drain(..) {
-            let (python, package) = (python.clone(), Arc::clone(&package));
-            let name = format!(
-                "{program}::cpython_{}_{}",
-                python.version.0, python.version.1
-            );
-            trials.push(Trial::test(name, move || run(program, &python, &package)));
+        for python in fitting {
+            let (own, package) = (python.clone(), Arc::clone(&package));
+            let name = format!("{program}::{}", python.short());
+            trials.push(Trial::ignorable_test(name, move || {
+                run(program, &own, &package)
+            }));
         }
+    }
+    for python in pythons
+        .iter()
+        .filter(|python| is_for(For::Ours, python.version))
+    {
+        let (own, package) = (python.clone(), Arc::clone(&package));
+        let name = format!("embedding::{}", python.short());
+        trials.push(Trial::ignorable_test(name, move || embed(&own, &package)));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -91,11 +100,57 @@ fn is_for(whose: For, version: (u32, u32)) -> bool {
     }
 }
 
-fn run(program: &str, python: &Python, package: &Package) -> Result<(), Failed> {
+fn run(program: &str, python: &Python, package: &Package) -> Result<Completion, Failed> {
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trampolines");
-    let child = Command::new(&python.path)
+    let mut command = Command::new(&python.path);
+    command
         .arg(programs.join(format!("{program}.py")))
-        .env("PYTHONPATH", package.path())
+        .env("PYTHONPATH", package.path());
+    judge(command)
+}
+
+/// A C program with the interpreter's library in it.
+fn embed(python: &Python, package: &Package) -> Result<Completion, Failed> {
+    const ASK: &str = "import sysconfig as s, sys; g = s.get_config_var\n\
+        print(s.get_path('include'), g('LIBDIR'), g('LDVERSION'), g('Py_ENABLE_SHARED'), sys.base_prefix, sep='\\n')";
+    let told = Command::new(&python.path).args(["-c", ASK]).output()?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let [include, libraries, version, shared, home] = told.lines().collect::<Vec<_>>()[..] else {
+        return Err(format!("{} does not know itself: {told}", python.path.display()).into());
+    };
+    if shared != "1" || !Path::new(include).join("Python.h").exists() {
+        return Ok(Completion::ignored_with(
+            "this Python has no headers or no libpython",
+        ));
+    }
+    let folder = tempfile::tempdir()?;
+    let program = folder.path().join("embedding");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trampolines/embedding.c");
+    let compiled = Command::new("cc")
+        .arg("-o")
+        .arg(&program)
+        .arg(source)
+        .args([format!("-I{include}"), format!("-L{libraries}")])
+        .args([
+            format!("-lpython{version}"),
+            format!("-Wl,-rpath,{libraries}"),
+        ])
+        .output();
+    match compiled {
+        Err(_) => return Ok(Completion::ignored_with("there is no C compiler")),
+        Ok(output) if !output.status.success() => {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        }
+        Ok(_) => {}
+    }
+    let mut command = Command::new(program);
+    command.arg(package.path()).env("PYTHONHOME", home);
+    judge(command)
+}
+
+/// Runs a program that checks itself.
+fn judge(mut command: Command) -> Result<Completion, Failed> {
+    let child = command
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("PYTHONFAULTHANDLER", "1")
         .env_remove("PYTHONPERFSUPPORT")
@@ -109,13 +164,14 @@ fn run(program: &str, python: &Python, package: &Package) -> Result<(), Failed> 
     let _ = fs::remove_file(map);
     let printed = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() && printed.trim_end().ends_with("done") {
-        return Ok(());
+    if !output.status.success() || !printed.trim_end().ends_with("done") {
+        return Err(format!("{command:?}: {}\n{printed}{complained}", output.status).into());
     }
-    Err(format!(
-        "{program} under {}: {}\n{printed}{complained}",
-        python.path.display(),
-        output.status
-    )
-    .into())
+    match printed
+        .lines()
+        .find_map(|line| line.strip_prefix("cannot run here: "))
+    {
+        Some(reason) => Ok(Completion::ignored_with(reason)),
+        None => Ok(Completion::Completed),
+    }
 }

@@ -6,6 +6,7 @@
 //! test   setup, interpreters, browser, build ─► one line of totals
 //! demo   release build, a bundled workload   ─► flame graph, hottest functions
 //! bench  release build, bundled workloads    ─► table of ratios
+//! test-pythons  Pythons of other systems     ─► trials under them, perf beside
 //! ```
 //!
 //! Each command can be run again: what is already there is found, not made anew.
@@ -36,6 +37,7 @@ mod llvm;
 mod pythons;
 mod setup;
 mod test;
+mod test_pythons;
 mod test_report;
 mod workload;
 
@@ -46,6 +48,8 @@ Usage: cargo xtask <command>
   setup             install what compiling the BPF object needs
   bpf [--check]     refresh the bundled BPF object, or only check that it is fresh
   test [FILTER...]  set up, build everything from source, run every test
+  test-pythons [DEBIAN-RELEASE...]
+                    run the kernel trials under the Pythons of other systems
   demo              profile a bundled program and show where its time went
   bench [PIECE...]  measure the cost of profiling (`bench list` names the pieces)
   help              this text";
@@ -73,6 +77,10 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["bpf"] => bpf::refresh(),
         ["bpf", "--check"] => bpf::check(),
         ["test", filters @ ..] => test::run(filters),
+        ["test-pythons", names @ ..] => test_pythons::run(names),
+        [test_pythons::INSIDE, name, kernel, profiler] => {
+            test_pythons::inside(name, kernel, profiler)
+        }
         ["demo"] => demo::run(),
         ["bench", pieces @ ..] => bench::run(pieces),
         _ => bail!("no command `{}`\n{USAGE}", arguments.join(" ")),

@@ -196,6 +196,12 @@ fn is_python(path: &Path) -> bool {
     }
 }
 
+/// The interpreter at `path`, if it is CPython and runs.
+pub(crate) fn at(path: &Path) -> Option<Python> {
+    let found = ask(path)?;
+    Some(found.at(path.to_owned()))
+}
+
 /// What the interpreter at `path` says about itself; `None` unless it is CPython.
 fn ask(path: &Path) -> Option<Python> {
     let text = command::output(Command::new(path).args(["-I", "-S", "-c", ASK])).ok()?;

@@ -150,6 +150,15 @@ fn build() -> Result<Vec<Program>> {
     Ok(text.lines().filter_map(test_program).collect())
 }
 
+/// Builds the test programs; gives the path of the one with this name.
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
+    setup::ensure()?;
+    let found = build()?.into_iter().find(|program| program.name == name);
+    found
+        .map(|program| program.executable)
+        .with_context(|| format!("there is no test program `{name}`"))
+}
+
 /// The test program that one of cargo's messages announces.
 fn test_program(message: &str) -> Option<Program> {
     if !message.contains(r#""reason":"compiler-artifact""#) {

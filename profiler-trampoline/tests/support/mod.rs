@@ -21,6 +21,13 @@ pub(crate) struct Python {
     pub(crate) version: (u32, u32),
 }
 
+impl Python {
+    /// For the names of trials.
+    pub(crate) fn short(&self) -> String {
+        format!("cpython_{}_{}", self.version.0, self.version.1)
+    }
+}
+
 /// A folder for `PYTHONPATH` with `pyprof_trampoline`, and `sitecustomize` if asked for. Removed with the value.
 #[derive(Debug)]
 pub(crate) struct Package {
