@@ -33,6 +33,24 @@ pub(super) const TESTS: &[Test] = &[
     ("assembler_that_keeps_its_frame_in_memory", hashing),
 ];
 
+/// Those that depend on what lies between the interpreter and a trampoline.
+pub(super) const TESTS_WITH_OUR_TRAMPOLINES: &[Test] = &[
+    ("every_sample_of_a_call_chain_is_whole", call_chain),
+    (
+        "system_calls_and_page_faults_keep_the_stack_below",
+        system_calls,
+    ),
+    ("eight_threads_each_with_its_own_stack", threads),
+    ("recursion_is_as_deep_as_it_is", recursion),
+    ("c_code_that_calls_python_back", callbacks),
+    ("signal_handlers_stand_on_what_they_interrupted", signals),
+    (
+        "generators_and_coroutines_stand_on_who_runs_them",
+        generators,
+    ),
+    ("libraries_that_are_loaded_during_the_recording", imports),
+];
+
 /// Enough samples for shares of a thousandth.
 const OFTEN: [&str; 4] = ["-F", "1999", "-d", "3"];
 
