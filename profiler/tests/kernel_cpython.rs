@@ -32,6 +32,9 @@ mod trampolines;
 
 /// In the place of a test's name: be the program that writes entries for one.
 const WRITER: &str = "--write-perf-map";
+/// CPython's tests that can judge us.
+const PERF_MAPS: &str = "test_perfmaps.py";
+const PERF_PROFILER: &str = "test_perf_profiler.py";
 /// From `judge.py`, which gives the reason on standard output.
 const CANNOT_JUDGE: i32 = 77;
 
@@ -96,12 +99,13 @@ impl Installed {
     }
 }
 
-/// One for each minor version, with tests if there is one.
+/// One for each minor version: the one with the most of what is needed.
 fn installed(pythons: Vec<Python>) -> Vec<Installed> {
     let mut all: Vec<Installed> = pythons.into_iter().filter_map(Installed::new).collect();
     all.sort_by_key(|installed| {
-        let has_tests = installed.tests("support/__init__.py").is_some();
-        (installed.version(), !has_tests)
+        let needed = ["support/__init__.py", PERF_MAPS, PERF_PROFILER];
+        let missing = needed.iter().filter(|name| installed.tests(name).is_none());
+        (installed.version(), missing.count())
     });
     all.dedup_by_key(|installed| installed.version());
     all
@@ -119,6 +123,10 @@ fn trials() -> Vec<Trial> {
     let this_program = env::current_exe().unwrap();
     let pyprof = Path::new(env!("CARGO_BIN_EXE_pyprof-bpf"));
 
+    if old.is_empty() && new.is_empty() {
+        let why = "there is no CPython 3.9 or newer on PATH or under pyenv";
+        return vec![skipped("cpython", why.to_owned())];
+    }
     let mut trials = Vec::new();
     let mut add = |judge: &Installed, role, tests_of: &Installed, arguments: &[&Path]| {
         trials.extend(judgements(judge, role, tests_of, arguments, &ours));
@@ -153,17 +161,14 @@ fn judgements(
     ours: &Arc<Trampolines>,
 ) -> Vec<Trial> {
     let file = if role.starts_with("perf-map") {
-        "test_perfmaps.py"
+        PERF_MAPS
     } else {
-        "test_perf_profiler.py"
+        PERF_PROFILER
     };
     let short = judge.python.short();
     let Some(path) = tests_of.tests(file) else {
         let why = format!("CPython's {file} is not installed with any interpreter of this version");
-        let name = format!("{short}::{role}");
-        return vec![Trial::ignorable_test(name, move || {
-            Ok(Completion::ignored_with(why))
-        })];
+        return vec![skipped(&format!("{short}::{role}"), why)];
     };
     let mut list = judge_command(&judge.python);
     list.args(["list", role]).arg(&path);
@@ -185,6 +190,10 @@ fn judgements(
         })
     };
     listed.lines().map(trial).collect()
+}
+
+fn skipped(name: &str, why: String) -> Trial {
+    Trial::ignorable_test(name, move || Ok(Completion::ignored_with(why)))
 }
 
 /// The judge, run by this interpreter.
@@ -238,6 +247,12 @@ fn judged(run: &mut Command) -> Result<Completion, Failed> {
             hidden.display()
         );
         return Ok(Completion::ignored_with(why));
+    }
+    let usable = Command::new("unshare").args(["--mount", "true"]).output();
+    if !usable.is_ok_and(|done| done.status.success()) {
+        return Ok(Completion::ignored_with(
+            "mount namespaces cannot be made here",
+        ));
     }
     let output = run.stdin(Stdio::null()).output()?;
     let printed = String::from_utf8_lossy(&output.stdout);

@@ -1,6 +1,6 @@
 """Speaks as perf does, and has pyprof-bpf do the work: as much of it as CPython's tests use.
 
-    perf.py PROGRAM [NAME=VALUE] record [-g] [--call-graph=WAY] [-F HZ] [-k CLOCK] -o FILE -- COMMAND...
+    perf.py PROGRAM [NAME=VALUE] record [-F HZ] [OPTION...] -o FILE -- COMMAND...
     perf.py PROGRAM [NAME=VALUE] inject -j -i FILE -o FILE
     perf.py PROGRAM [NAME=VALUE] script -i FILE
     perf.py PROGRAM [NAME=VALUE] --help | --version
@@ -19,13 +19,10 @@ NOTHING_TO_DRAW = 3  # exit code of pyprof-bpf
 
 def record(program, switch, words):
     parser = argparse.ArgumentParser()
-    # How a stack is found and which clock is used are perf's own affairs.
-    parser.add_argument("-g", action="store_true")
-    parser.add_argument("--call-graph")
-    parser.add_argument("-k")
     parser.add_argument("-F", default="999")
     parser.add_argument("-o", required=True)
-    options = parser.parse_args(words[: words.index("--")])
+    # Other options say how perf is to find stacks, and how large its buffers are.
+    options, _ = parser.parse_known_args(words[: words.index("--")])
     command = words[words.index("--") + 1 :]
     # The dump exists for perf's sake, which cannot walk past trampolines without it. We can, and read the map.
     command = ["-Xperf" if word == "-Xperf_jit" else word for word in command]

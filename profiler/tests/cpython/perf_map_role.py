@@ -7,6 +7,8 @@ import sys
 import types
 import unittest
 
+import surroundings
+
 
 class Face:
     """What all three have in common."""
@@ -22,6 +24,7 @@ class Face:
         capi.write_perf_map_entry = self.write
         capi.perf_map_state_teardown = self.tear_down
         sys.modules["_testinternalcapi"] = capi
+        surroundings.have_trampolines()
 
     def adapt(self, module):
         module.TestLargeCode = TestLargeCode

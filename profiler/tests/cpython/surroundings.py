@@ -1,7 +1,8 @@
-"""What tests look at before they do anything."""
+"""What tests find and rely on."""
 
 import sys
 import sysconfig
+import unittest
 
 
 def change_config(**changes):
@@ -15,14 +16,21 @@ def change_config(**changes):
     sysconfig.get_config_var = get_config_var
 
 
+def have_trampolines():
+    """Interpreters before 3.12 have none, and tests look into that first."""
+    change_config(PY_HAVE_PERF_TRAMPOLINE=lambda _: 1)
+
+
 def be_like_3_12():
-    """Says that there are trampolines, and gives `test.support` what tests of 3.12 and later import from it."""
+    """Gives an older interpreter what tests of 3.12 and later use of its library for tests."""
     from test import support
 
-    change_config(PY_HAVE_PERF_TRAMPOLINE=lambda _: 1)
+    have_trampolines()
     if not hasattr(support, "has_subprocess_support"):
         support.has_subprocess_support = True
-    if not hasattr(support, "check_sanitizer"):
-        support.check_sanitizer = lambda **kinds: False
     if sys.version_info < (3, 10):
         sys.modules["test.support.os_helper"] = support
+    # It knows fewer sanitizers than it is asked about, and was built with none.
+    support.check_sanitizer = lambda **kinds: False
+    if not hasattr(unittest.TestCase, "assertNotStartsWith"):
+        unittest.TestCase.assertNotStartsWith = lambda test, text, start: test.assertFalse(text.startswith(start))

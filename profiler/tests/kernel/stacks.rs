@@ -49,6 +49,7 @@ pub(super) const TESTS_WITH_OUR_TRAMPOLINES: &[Test] = &[
         generators,
     ),
     ("libraries_that_are_loaded_during_the_recording", imports),
+    ("functions_that_get_their_trampolines_now", first_calls),
 ];
 
 /// Enough samples for shares of a thousandth.
@@ -325,5 +326,27 @@ fn hashing(python: &Python) -> Verdict {
         recording.share(|stack| stack.is_whole() && in_order(stack, &["<module>", "hash_blocks"]))
             > 0.9
     );
+    Ok(())
+}
+
+/// Until a function has a trampoline, code of ours stands where its frame will be.
+fn first_calls(python: &Python) -> Verdict {
+    let target = Running::start(python.perf().arg(script("new_code")));
+    let recording = record(target.pid(), &["-F", "9999", "-d", "3"]);
+    recording.assert_done(ENOUGH).assert_whole(WHOLE);
+    let in_ours = recording.count(|stack| {
+        stack
+            .frames
+            .iter()
+            .any(|frame| frame.contains("make_trampoline"))
+    });
+    note(format!("{in_ours} where a trampoline is made"));
+    assert!(in_ours > 0, "there are new functions all the time");
+    assert!(recording.count(|stack| stack.has("fresh")) > 0, "no fresh");
+    assert_all(&recording, "a new function on who made it", |stack| {
+        let python = stack.python();
+        python.starts_with(&["<module>", "main"])
+            && (!stack.has("fresh") || python.ends_with(&["main", "make", "fresh"]))
+    });
     Ok(())
 }
