@@ -5,7 +5,7 @@ use std::process::Command;
 use super::{
     Python, Test, Verdict, note,
     recording::{Recording, Stack, WHOLE, begin, record},
-    running::Running,
+    running::{Running, remove_perf_map},
     script, skip, workload,
 };
 
@@ -33,7 +33,8 @@ pub(super) const TESTS: &[Test] = &[
     ("assembler_that_keeps_its_frame_in_memory", hashing),
 ];
 
-/// Those that depend on what lies between the interpreter and a trampoline.
+/// Those that depend on what lies between the interpreter and a trampoline, and two that are about ours alone. (CPython
+/// names the trampolines that a child has from its parent in the parent's map only.)
 pub(super) const TESTS_WITH_OUR_TRAMPOLINES: &[Test] = &[
     ("every_sample_of_a_call_chain_is_whole", call_chain),
     (
@@ -50,6 +51,7 @@ pub(super) const TESTS_WITH_OUR_TRAMPOLINES: &[Test] = &[
     ),
     ("libraries_that_are_loaded_during_the_recording", imports),
     ("functions_that_get_their_trampolines_now", first_calls),
+    ("functions_that_ran_when_their_process_forked", forked),
 ];
 
 /// Enough samples for shares of a thousandth.
@@ -347,6 +349,28 @@ fn first_calls(python: &Python) -> Verdict {
         let python = stack.python();
         python.starts_with(&["<module>", "main"])
             && (!stack.has("fresh") || python.ends_with(&["main", "make", "fresh"]))
+    });
+    Ok(())
+}
+
+/// A child has its parent's trampolines, in its stack and elsewhere, and makes others for itself.
+fn forked(python: &Python) -> Verdict {
+    let mut parent = Running::start(python.perf().arg(script("forked")));
+    let child = parent.line().parse().unwrap();
+    let recording = record(child, &OFTEN);
+    drop(parent); // and with it goes the child
+    remove_perf_map(child);
+    recording.assert_done(ENOUGH).assert_whole(WHOLE);
+    let old = recording.share(|stack| stack.python() == ["<module>", "main", "serve", "work"]);
+    let new = recording.share(|stack| stack.has("only_in_the_child"));
+    note(format!(
+        "{:.1} % in old functions, {:.1} % below a new one",
+        100.0 * old,
+        100.0 * new
+    ));
+    assert!(old > 0.3 && new > 0.3, "{}", recording.report);
+    assert_all(&recording, "with the frames of the parent below", |stack| {
+        in_order(stack, &["<module>", "main", "serve"])
     });
     Ok(())
 }
