@@ -25,6 +25,10 @@ pub(super) const TESTS: &[Test] = &[
     ("an_interpreter_whose_file_was_deleted_is_unwound", deleted),
 ];
 
+/// Our shared object is such code, and stands in every stack.
+pub(super) const TESTS_WITH_OUR_TRAMPOLINES: &[Test] =
+    &[("code_without_frame_pointers_is_unwound", library)];
+
 const OFTEN: [&str; 4] = ["-F", "1999", "-d", "3"];
 const ENOUGH: u64 = 500;
 /// `scripts/compiled.py` and `c/frames.c` agree on these.

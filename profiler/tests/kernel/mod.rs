@@ -15,6 +15,7 @@ mod shares;
 mod stacks;
 mod stops;
 mod targets;
+mod trampolines;
 
 use std::{
     fmt::Display,
@@ -43,7 +44,7 @@ type Test = (&'static str, fn(&Python) -> Verdict);
 
 /// Every trial for every interpreter, the one that plays with the machine last.
 pub(crate) fn trials() -> Vec<Trial> {
-    let for_each_python: Vec<Test> = [
+    let with_own: Vec<Test> = [
         stacks::TESTS,
         compiled::TESTS,
         shares::TESTS,
@@ -57,27 +58,49 @@ pub(crate) fn trials() -> Vec<Trial> {
         program::TESTS,
     ]
     .concat();
-    let pythons = python::all();
-    let mut trials = Vec::new();
-    if pythons.is_empty() {
-        let why = "there is no CPython 3.12 or newer on PATH or under pyenv";
-        let all = for_each_python.iter().chain(hotplug::TESTS);
-        return all
-            .map(|(name, _)| {
-                Trial::ignorable_test(*name, move || Ok(Completion::ignored_with(why)))
-            })
-            .collect();
+    // What does not depend on where trampolines come from is not tried again.
+    let with_ours: Vec<Test> = [
+        stacks::TESTS_WITH_OUR_TRAMPOLINES,
+        compiled::TESTS_WITH_OUR_TRAMPOLINES,
+        shares::TESTS,
+        names::TESTS,
+    ]
+    .concat();
+    let (pythons, old_pythons) = (python::all(), python::old());
+    let mut trials = if pythons.is_empty() {
+        skipped(
+            with_own.iter().chain(hotplug::TESTS),
+            "there is no CPython 3.12 or newer on PATH or under pyenv",
+        )
+    } else {
+        for_each(&pythons, &with_own)
+    };
+    trials.extend(if old_pythons.is_empty() {
+        skipped(
+            &with_ours,
+            "there is no CPython 3.9 to 3.11 on PATH or under pyenv",
+        )
+    } else {
+        for_each(&old_pythons, &with_ours)
+    });
+    if let Some(newest) = pythons.last() {
+        trials.extend(hotplug::TESTS.iter().map(|test| trial(*test, newest)));
     }
-    for python in &pythons {
-        trials.extend(for_each_python.iter().map(|test| trial(*test, python)));
-    }
-    trials.extend(
-        pythons
-            .last()
-            .iter()
-            .flat_map(|python| hotplug::TESTS.iter().map(|test| trial(*test, python))),
-    );
     trials
+}
+
+fn for_each(pythons: &[Python], tests: &[Test]) -> Vec<Trial> {
+    let pairs = pythons
+        .iter()
+        .flat_map(|python| tests.iter().map(move |test| (test, python)));
+    pairs.map(|(test, python)| trial(*test, python)).collect()
+}
+
+fn skipped<'a>(tests: impl IntoIterator<Item = &'a Test>, why: &'static str) -> Vec<Trial> {
+    let tests = tests.into_iter();
+    tests
+        .map(|(name, _)| Trial::ignorable_test(*name, move || Ok(Completion::ignored_with(why))))
+        .collect()
 }
 
 fn trial((name, test): Test, python: &Python) -> Trial {

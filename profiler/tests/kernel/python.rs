@@ -3,19 +3,29 @@
 use std::{
     collections::BTreeMap,
     env, fs,
+    ops::Range,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
 };
+
+use super::trampolines::Trampolines;
 
 const ASK: &str =
     "import sys; print(sys.implementation.name, sys.version_info[0], sys.version_info[1])";
-const OLDEST: (u32, u32) = (3, 12);
+
+/// The versions that have trampolines of their own.
+const WITH_OWN: Range<(u32, u32)> = (3, 12)..(4, 0);
+/// The versions that get them from `profiler-trampoline`.
+const WITH_OURS: Range<(u32, u32)> = (3, 9)..(3, 12);
 
 /// One interpreter.
 #[derive(Clone, Debug)]
 pub(super) struct Python {
     pub(super) path: PathBuf,
     pub(super) version: (u32, u32),
+    /// What gives it trampolines, if it has none of its own.
+    pub(super) ours: Option<Arc<Trampolines>>,
 }
 
 impl Python {
@@ -30,15 +40,28 @@ impl Python {
         // The compiled form of a script is nobody's business here.
         command
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env_remove("PYTHONPERFSUPPORT");
+            .env_remove("PYTHONPERFSUPPORT")
+            .env_remove("PYTHONPATH");
         command
     }
 
     /// A command line with trampolines.
     pub(super) fn perf(&self) -> Command {
         let mut command = self.plain();
-        command.args(["-X", "perf"]);
+        match &self.ours {
+            Some(_) => self.inherit_trampolines(&mut command),
+            None => {
+                command.args(["-X", "perf"]);
+            }
+        }
         command
+    }
+
+    /// Lets trampolines be switched on in whatever the command starts, unless they come with the interpreter.
+    pub(super) fn inherit_trampolines(&self, command: &mut Command) {
+        if let Some(ours) = &self.ours {
+            command.env("PYTHONPATH", ours.launch());
+        }
     }
 
     /// `-c` prints something true.
@@ -51,25 +74,58 @@ impl Python {
 
 /// Every CPython from 3.12 on, one for each minor version, the oldest first.
 pub(super) fn all() -> Vec<Python> {
-    let named = env::var_os("PYPROF_TEST_PYTHONS").filter(|list| !list.is_empty());
-    let candidates = match named {
+    one_each(every_new())
+}
+
+/// Every CPython from 3.9 to 3.11, as above.
+pub(super) fn old() -> Vec<Python> {
+    one_each(every_old())
+}
+
+/// Every CPython from 3.12 on, in no order.
+pub(super) fn every_new() -> Vec<Python> {
+    named_or_found("PYPROF_TEST_PYTHONS", &WITH_OWN)
+}
+
+/// Every CPython from 3.9 to 3.11, in no order. They share a copy of what gives them trampolines.
+pub(super) fn every_old() -> Vec<Python> {
+    let mut pythons = named_or_found("PYPROF_TEST_OLD_PYTHONS", &WITH_OURS);
+    if !pythons.is_empty() {
+        let ours = Arc::new(Trampolines::copied());
+        for python in &mut pythons {
+            python.ours = Some(Arc::clone(&ours));
+        }
+    }
+    pythons
+}
+
+/// The first one of each minor version, the oldest version first.
+pub(super) fn one_each(pythons: Vec<Python>) -> Vec<Python> {
+    let mut found = BTreeMap::new();
+    for python in pythons {
+        found.entry(python.version).or_insert(python);
+    }
+    found.into_values().collect()
+}
+
+/// The interpreters that a variable names, else those of this machine, as far as they are of these versions.
+fn named_or_found(variable: &str, versions: &Range<(u32, u32)>) -> Vec<Python> {
+    let named = env::var_os(variable).filter(|list| !list.is_empty());
+    let paths = match named {
         Some(list) => env::split_paths(&list).collect(),
         None => candidates(),
     };
-    let mut found = BTreeMap::new();
-    for python in candidates.iter().filter_map(|path| ask(path)) {
-        if python.version >= OLDEST {
-            found.entry(python.version).or_insert(python);
-        }
-    }
-    found.into_values().collect()
+    let pythons = paths.iter().filter_map(|path| ask(path));
+    pythons
+        .filter(|python| versions.contains(&python.version))
+        .collect()
 }
 
 /// The newest one that has no trampolines yet.
 pub(super) fn too_old() -> Option<Python> {
     let pythons = candidates().into_iter().filter_map(|path| ask(&path));
     pythons
-        .filter(|python| python.version < OLDEST && python.version.0 == 3)
+        .filter(|python| python.version < WITH_OWN.start && python.version.0 == 3)
         .max_by_key(|python| python.version)
 }
 
@@ -120,5 +176,6 @@ fn ask(path: &Path) -> Option<Python> {
     Some(Python {
         path: path.to_owned(),
         version: (number()?, number()?),
+        ours: None,
     })
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::{
     Python, Test, Verdict, note,
     recording::{Recording, Stack, WHOLE, begin, record},
-    running::Running,
+    running::{Running, remove_perf_map},
     script, skip, workload,
 };
 
@@ -31,6 +31,27 @@ pub(super) const TESTS: &[Test] = &[
     ),
     ("libraries_that_are_loaded_during_the_recording", imports),
     ("assembler_that_keeps_its_frame_in_memory", hashing),
+];
+
+/// Those that depend on what lies between the interpreter and a trampoline, and two that are about ours alone. (CPython
+/// names the trampolines that a child has from its parent in the parent's map only.)
+pub(super) const TESTS_WITH_OUR_TRAMPOLINES: &[Test] = &[
+    ("every_sample_of_a_call_chain_is_whole", call_chain),
+    (
+        "system_calls_and_page_faults_keep_the_stack_below",
+        system_calls,
+    ),
+    ("eight_threads_each_with_its_own_stack", threads),
+    ("recursion_is_as_deep_as_it_is", recursion),
+    ("c_code_that_calls_python_back", callbacks),
+    ("signal_handlers_stand_on_what_they_interrupted", signals),
+    (
+        "generators_and_coroutines_stand_on_who_runs_them",
+        generators,
+    ),
+    ("libraries_that_are_loaded_during_the_recording", imports),
+    ("functions_that_get_their_trampolines_now", first_calls),
+    ("functions_that_ran_when_their_process_forked", forked),
 ];
 
 /// Enough samples for shares of a thousandth.
@@ -307,5 +328,49 @@ fn hashing(python: &Python) -> Verdict {
         recording.share(|stack| stack.is_whole() && in_order(stack, &["<module>", "hash_blocks"]))
             > 0.9
     );
+    Ok(())
+}
+
+/// Until a function has a trampoline, code of ours stands where its frame will be.
+fn first_calls(python: &Python) -> Verdict {
+    let target = Running::start(python.perf().arg(script("new_code")));
+    let recording = record(target.pid(), &["-F", "9999", "-d", "3"]);
+    recording.assert_done(ENOUGH).assert_whole(WHOLE);
+    let in_ours = recording.count(|stack| {
+        stack
+            .frames
+            .iter()
+            .any(|frame| frame.contains("make_trampoline"))
+    });
+    note(format!("{in_ours} where a trampoline is made"));
+    assert!(in_ours > 0, "there are new functions all the time");
+    assert!(recording.count(|stack| stack.has("fresh")) > 0, "no fresh");
+    assert_all(&recording, "a new function on who made it", |stack| {
+        let python = stack.python();
+        python.starts_with(&["<module>", "main"])
+            && (!stack.has("fresh") || python.ends_with(&["main", "make", "fresh"]))
+    });
+    Ok(())
+}
+
+/// A child has its parent's trampolines, in its stack and elsewhere, and makes others for itself.
+fn forked(python: &Python) -> Verdict {
+    let mut parent = Running::start(python.perf().arg(script("forked")));
+    let child = parent.line().parse().unwrap();
+    let recording = record(child, &OFTEN);
+    drop(parent); // and with it goes the child
+    remove_perf_map(child);
+    recording.assert_done(ENOUGH).assert_whole(WHOLE);
+    let old = recording.share(|stack| stack.python() == ["<module>", "main", "serve", "work"]);
+    let new = recording.share(|stack| stack.has("only_in_the_child"));
+    note(format!(
+        "{:.1} % in old functions, {:.1} % below a new one",
+        100.0 * old,
+        100.0 * new
+    ));
+    assert!(old > 0.3 && new > 0.3, "{}", recording.report);
+    assert_all(&recording, "with the frames of the parent below", |stack| {
+        in_order(stack, &["<module>", "main", "serve"])
+    });
     Ok(())
 }
