@@ -4,6 +4,7 @@ mod advice;
 mod compiled;
 mod hotplug;
 mod launch;
+mod launch_old;
 mod names;
 mod perf_map;
 mod program;
@@ -55,18 +56,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         stops::TESTS,
         targets::TESTS,
         program::TESTS,
+        launch_old::TESTS_OF_NEW,
     ]
     .concat();
     let pythons = python::all();
-    let mut trials = Vec::new();
+    let mut trials = trials_of_launching();
     if pythons.is_empty() {
         let why = "there is no CPython 3.12 or newer on PATH or under pyenv";
         let all = for_each_python.iter().chain(hotplug::TESTS);
-        return all
-            .map(|(name, _)| {
-                Trial::ignorable_test(*name, move || Ok(Completion::ignored_with(why)))
-            })
-            .collect();
+        trials.extend(all.map(|test| skipped(*test, why)));
+        return trials;
     }
     for python in &pythons {
         trials.extend(for_each_python.iter().map(|test| trial(*test, python)));
@@ -78,6 +77,31 @@ pub(crate) fn trials() -> Vec<Trial> {
             .flat_map(|python| hotplug::TESTS.iter().map(|test| trial(*test, python))),
     );
     trials
+}
+
+/// What is about commands that run older or other Pythons.
+fn trials_of_launching() -> Vec<Trial> {
+    let old = python::old();
+    let mut trials = Vec::new();
+    for python in &old {
+        trials.extend(launch_old::TESTS.iter().map(|test| trial(*test, python)));
+    }
+    if old.is_empty() {
+        let why = "there is no CPython 3.9 to 3.11 on PATH or under pyenv";
+        trials.extend(launch_old::TESTS.iter().map(|test| skipped(*test, why)));
+    }
+    if let Some(any) = old.into_iter().chain(python::all()).next() {
+        trials.extend(
+            launch_old::TESTS_OF_OTHERS
+                .iter()
+                .map(|test| trial(*test, &any)),
+        );
+    }
+    trials
+}
+
+fn skipped((name, _): Test, why: &'static str) -> Trial {
+    Trial::ignorable_test(name, move || Ok(Completion::ignored_with(why)))
 }
 
 fn trial((name, test): Test, python: &Python) -> Trial {

@@ -10,6 +10,8 @@ use std::{
 const ASK: &str =
     "import sys; print(sys.implementation.name, sys.version_info[0], sys.version_info[1])";
 const OLDEST: (u32, u32) = (3, 12);
+/// The oldest with trampolines from us.
+const OLDEST_WITH_OURS: (u32, u32) = (3, 9);
 
 /// One interpreter.
 #[derive(Clone, Debug)]
@@ -51,18 +53,50 @@ impl Python {
 
 /// Every CPython from 3.12 on, one for each minor version, the oldest first.
 pub(super) fn all() -> Vec<Python> {
-    let named = env::var_os("PYPROF_TEST_PYTHONS").filter(|list| !list.is_empty());
+    one_of_each("PYPROF_TEST_PYTHONS", |version| version >= OLDEST)
+}
+
+/// Every CPython that needs trampolines from us, one for each minor version, the oldest first.
+pub(super) fn old() -> Vec<Python> {
+    one_of_each("PYPROF_TEST_OLD_PYTHONS", |version| {
+        (OLDEST_WITH_OURS..OLDEST).contains(&version)
+    })
+}
+
+fn one_of_each(variable: &str, is_wanted: impl Fn((u32, u32)) -> bool) -> Vec<Python> {
+    let named = env::var_os(variable).filter(|list| !list.is_empty());
     let candidates = match named {
         Some(list) => env::split_paths(&list).collect(),
         None => candidates(),
     };
     let mut found = BTreeMap::new();
     for python in candidates.iter().filter_map(|path| ask(path)) {
-        if python.version >= OLDEST {
+        if is_wanted(python.version) {
             found.entry(python.version).or_insert(python);
         }
     }
     found.into_values().collect()
+}
+
+/// Pythons that cannot have trampolines at all: CPython before 3.9, and other implementations; each by its path.
+pub(super) fn without_trampolines() -> Vec<PathBuf> {
+    let names = [
+        "python2.7",
+        "python3.6",
+        "python3.7",
+        "python3.8",
+        "pypy",
+        "pypy3",
+    ];
+    let runs = |path: &PathBuf| {
+        let done = Command::new(path).args(["-c", ""]).output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    let all = folders()
+        .into_iter()
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .filter(|path| path.is_file());
+    all.filter(runs).collect()
 }
 
 /// The newest one that has no trampolines yet.
@@ -74,6 +108,18 @@ pub(super) fn too_old() -> Option<Python> {
 }
 
 fn candidates() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = folders()
+        .iter()
+        .filter_map(|folder| fs::read_dir(folder).ok())
+        .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
+        .filter(|path| is_python(path))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Where interpreters lie: the folders on PATH, but for pyenv's scripts, and those of pyenv's versions.
+fn folders() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let on_path = env::split_paths(&path).filter(|folder| !folder.ends_with("shims"));
     let mut folders: Vec<PathBuf> = on_path.collect();
@@ -87,14 +133,7 @@ fn candidates() -> Vec<PathBuf> {
             .flatten()
             .map(|version| version.path().join("bin")),
     );
-    let mut files: Vec<PathBuf> = folders
-        .iter()
-        .filter_map(|folder| fs::read_dir(folder).ok())
-        .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
-        .filter(|path| is_python(path))
-        .collect();
-    files.sort();
-    files
+    folders
 }
 
 /// `python3` or `python3.N`.

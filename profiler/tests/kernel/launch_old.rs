@@ -1,0 +1,476 @@
+//! Commands that run CPython 3.9 to 3.11, which get their trampolines from the program.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use rustix::process::Signal;
+
+use super::{
+    Python, Test, Verdict, eventually, python,
+    recording::{Recording, WHOLE, pyprof, remove_map_of_launched},
+    running::{remove_perf_map, signal},
+    scratch, script, skip,
+};
+
+/// For each CPython from 3.9 to 3.11.
+pub(super) const TESTS: &[Test] = &[
+    ("names_are_there_however_it_is_started", ways_to_start),
+    ("children_get_trampolines_too", children),
+    ("the_users_own_sitecustomize_runs", customized),
+    (
+        "an_error_of_the_users_sitecustomize_is_the_users",
+        customized_wrongly,
+    ),
+    ("options_that_ignore_the_environment_are_told", isolated),
+    ("under_sudo_it_works_as_the_caller", under_sudo),
+    ("odd_paths_do_no_harm", odd_paths),
+    ("the_folder_stays_while_the_command_runs", folder_stays),
+];
+
+/// For each CPython from 3.12 on.
+pub(super) const TESTS_OF_NEW: &[Test] = &[(
+    "a_python_with_trampolines_of_its_own_is_left_alone",
+    left_alone,
+)];
+
+/// Once: what is neither.
+pub(super) const TESTS_OF_OTHERS: &[Test] = &[(
+    "pythons_that_cannot_have_trampolines_are_not_harmed",
+    other_pythons,
+)];
+
+/// A folder for one trial: the programs, and a place for temporary files, which must be empty afterwards.
+struct Stage {
+    files: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let files = scratch();
+        // Everybody may look in: the command may be another user's.
+        fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(files.path().join("tmp")).unwrap();
+        fs::copy(script("started"), files.path().join("started.py")).unwrap();
+        Self { files }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.files.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// The program with a command to start; environment and arguments may still be added.
+    fn command(&self, options: &[&str], words: &[&str]) -> Command {
+        let mut command = pyprof();
+        command
+            .args(["record", "-F", "999", "--output"])
+            .arg(self.path("profile.folded"))
+            .args(options)
+            .arg("--")
+            .args(words)
+            .current_dir(self.files.path())
+            .env("TMPDIR", self.path("tmp"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env_remove("PYTHONPATH");
+        command
+    }
+
+    /// Runs it to its end. Nothing of ours may be left.
+    fn run(&self, command: &mut Command) -> (Output, Recording) {
+        let output = command.output().unwrap();
+        let file = self.path("profile.folded");
+        let recording = Recording::of(&output, &file);
+        let _ = fs::remove_file(file);
+        remove_map_of_launched(&recording);
+        assert!(self.leftovers().is_empty(), "{:?}", self.leftovers());
+        (output, recording)
+    }
+
+    fn leftovers(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("tmp")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+/// Most samples are of the function that works, and the Python stack above it is known.
+fn assert_named(recording: &Recording, callers: &[&str], what: &str) {
+    let report = &recording.report;
+    assert_eq!(recording.status.code(), Some(0), "{what}: {report}");
+    let expected = [callers, &["main", "work"]].concat();
+    let shown = recording.share(|stack| stack.python().ends_with(&expected));
+    assert!(shown > 0.5, "{what}: {shown} of {report}");
+    let working = recording.count(|stack| stack.has("work"));
+    let whole = recording.count(|stack| stack.is_whole() && stack.has("work"));
+    assert!(
+        whole as f64 >= WHOLE * working as f64,
+        "{what}: {whole} of {working}: {report}"
+    );
+}
+
+/// What the command printed behind these words, once for each process.
+fn said<'o>(output: &'o Output, words: &str) -> Vec<&'o str> {
+    let text = std::str::from_utf8(&output.stdout).unwrap();
+    let values = text.lines().filter_map(|line| line.strip_prefix(words));
+    values.map(str::trim).collect()
+}
+
+fn ways_to_start(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let path = python.path.to_str().unwrap();
+    let (file, code) = (
+        stage.text("started.py"),
+        "import started; started.main(0.6, None)",
+    );
+
+    let venv = stage.text("venv");
+    let mut make = python.plain();
+    let made = make.args(["-m", "venv", "--without-pip", &venv]).status();
+    assert!(made.unwrap().success());
+    let in_venv = format!("{venv}/bin/python");
+
+    let direct = stage.write("direct", &script_with(&format!("#!{path}")));
+    let bin = python.path.parent().unwrap().to_str().unwrap();
+    let (major, minor) = python.version;
+    let by_env = stage.write(
+        "by_env",
+        &script_with(&format!("#!/usr/bin/env -S python{major}.{minor} -u")),
+    );
+    let exec = format!("exec '{path}' '{file}' 0.6");
+    let script = stage.write("service", &format!("#!/bin/sh\ntrue\n{exec}\n"));
+
+    let search = format!("{bin}:/usr/bin:/bin");
+    let words: &[(&str, &[&str])] = &[
+        ("a script", &[path, &file, "0.6"]),
+        (
+            "a script, unbuffered",
+            &[path, "-u", "-W", "error", &file, "0.6"],
+        ),
+        ("a module", &[path, "-m", "started", "0.6"]),
+        ("code", &[path, "-c", code]),
+        ("a virtual environment", &[&in_venv, &file, "0.6"]),
+        ("#!", &[direct.to_str().unwrap()]),
+        ("#! with env", &[by_env.to_str().unwrap()]),
+        ("a shell", &["sh", "-c", &exec]),
+        ("a shell script", &[script.to_str().unwrap()]),
+    ];
+    for (what, words) in words {
+        let mut command = stage.command(&[], words);
+        let (output, recording) = stage.run(command.env("PATH", &search));
+        assert_named(&recording, &["<module>"], what);
+        assert_eq!(said(&output, "customized by"), ["nobody"], "{what}");
+        assert_eq!(said(&output, "path clean:"), ["True"], "{what}");
+        assert!(
+            !recording.report.contains("Python names"),
+            "{}",
+            recording.report
+        );
+    }
+    Ok(())
+}
+
+/// A program of its own that does what `started.py` does.
+fn script_with(first_line: &str) -> String {
+    format!("{first_line}\nimport started\nstarted.main(0.6, None)\n")
+}
+
+fn children(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let (path, file) = (python.path.to_str().unwrap(), stage.text("started.py"));
+    for way in ["subprocess", "spawn", "fork"] {
+        let (output, recording) = stage.run(&mut stage.command(&[], &[path, &file, "0.5", way]));
+        assert_eq!(output.status.code(), Some(0), "{way}: {}", recording.report);
+        // `multiprocessing` has another program beside them when it spawns.
+        let pids = said(&output, "pid");
+        assert_eq!(pids.len(), 2, "{way}: {pids:?}");
+        let map = format!("/tmp/perf-{}.map", pids[1]);
+        let entries = fs::read_to_string(&map).unwrap_or_else(|err| panic!("{way}: {map}: {err}"));
+        remove_perf_map(pids[1].parse().unwrap());
+        let named = |line: &str| line.contains(" py::work:") && line.ends_with("/started.py");
+        assert!(entries.lines().any(named), "{way}: {entries}");
+    }
+
+    // A shell that stays: its child is not recorded, but has trampolines.
+    let line = format!("'{path}' '{file}' 0.5; true");
+    let (output, recording) = stage.run(&mut stage.command(&[], &["sh", "-c", &line]));
+    let pid = said(&output, "pid")[0].to_owned();
+    let map = format!("/tmp/perf-{pid}.map");
+    assert!(Path::new(&map).exists(), "{}", recording.report);
+    remove_perf_map(pid.parse().unwrap());
+    Ok(())
+}
+
+/// Says who it is, and hands on to nobody.
+fn customizing(who: &str) -> String {
+    format!("import os\nos.environ['CUSTOMIZED'] = os.environ.get('CUSTOMIZED', '') + '{who} '\n")
+}
+
+fn customized(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let file = stage.text("started.py");
+    let venv = stage.text("venv");
+    let mut make = python.plain();
+    let made = make
+        .args([
+            "-m",
+            "venv",
+            "--without-pip",
+            "--system-site-packages",
+            &venv,
+        ])
+        .status();
+    assert!(made.unwrap().success());
+    let (major, minor) = python.version;
+    let installed = format!("venv/lib/python{major}.{minor}/site-packages/sitecustomize.py");
+    let in_venv = format!("{venv}/bin/python");
+
+    // In the environment's packages, and the user's own file behind it.
+    let site = stage.write(&installed, &customizing("site"));
+    let users = format!("home/lib/python{major}.{minor}/site-packages/usercustomize.py");
+    stage.write(&users, &customizing("user"));
+    let mut command = stage.command(&[], &[&in_venv, &file, "0.6"]);
+    let (output, recording) = stage.run(command.env("PYTHONUSERBASE", stage.path("home")));
+    assert_named(&recording, &["<module>"], "in site-packages");
+    assert_eq!(said(&output, "customized by"), ["site user"]);
+    assert_eq!(
+        said(&output, "sitecustomize from"),
+        [site.to_str().unwrap()]
+    );
+
+    // In PYTHONPATH, which comes first.
+    let own = stage.write("own/sitecustomize.py", &customizing("own"));
+    let mut command = stage.command(&[], &[&in_venv, &file, "0.6"]);
+    let (output, recording) = stage.run(command.env("PYTHONPATH", stage.path("own")));
+    assert_named(&recording, &["<module>"], "in PYTHONPATH");
+    assert_eq!(said(&output, "customized by"), ["own"]);
+    assert_eq!(said(&output, "sitecustomize from"), [own.to_str().unwrap()]);
+    assert_eq!(said(&output, "path clean:"), ["True"]);
+
+    // One that puts its own folder first, as other launchers do, and calls the next: each runs once.
+    let chain = "\nimport sys\nhere = sys.path.index(os.path.dirname(__file__))\nours = sys.modules.pop('sitecustomize')\n\
+                 folder = sys.path.pop(here)\nimport sitecustomize\nsys.path.insert(here, folder)\n";
+    stage.write("chain/sitecustomize.py", &(customizing("chain") + chain));
+    let chain = stage.text("chain");
+    let line = format!("PYTHONPATH='{chain}':\"$PYTHONPATH\" exec '{in_venv}' '{file}' 0.6");
+    let mut command = stage.command(&[], &["sh", "-c", &line]);
+    let (output, recording) = stage.run(command.env("PYTHONPATH", stage.path("own")));
+    assert_named(&recording, &["<module>"], "behind another launcher");
+    assert_eq!(said(&output, "customized by"), ["chain own"]);
+    Ok(())
+}
+
+fn customized_wrongly(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let (path, file) = (python.path.to_str().unwrap(), stage.text("started.py"));
+    for (code, complaint) in [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import no_such_module_here", "no_such_module_here"),
+    ] {
+        stage.write("own/sitecustomize.py", code);
+        let mut command = stage.command(&[], &[path, &file, "0.6"]);
+        let (_, recording) = stage.run(command.env("PYTHONPATH", stage.path("own")));
+        assert_named(&recording, &["<module>"], code);
+        let complaints = recording.report.matches(complaint).count();
+        assert_eq!(complaints, 1, "{}", recording.report);
+    }
+    Ok(())
+}
+
+fn isolated(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let (path, file) = (python.path.to_str().unwrap(), stage.text("started.py"));
+    let (major, minor) = python.version;
+    for option in ["-I", "-E", "-S"] {
+        let (output, recording) = stage.run(&mut stage.command(&[], &[path, option, &file, "0.5"]));
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{option}: {}",
+            recording.report
+        );
+        assert_eq!(recording.count(|stack| stack.has("work")), 0, "{option}");
+        for words in [
+            &*format!("CPython {major}.{minor} has no trampolines of its own"),
+            &format!("`pyprof-bpf record -- python{major}.{minor} app.py`"),
+            "-I, -E and -S",
+        ] {
+            let report = &recording.report;
+            assert!(report.contains(words), "{option}: no {words:?} in {report}");
+        }
+    }
+    Ok(())
+}
+
+/// The user `nobody`, if it can run this Python.
+fn under_sudo(python: &Python) -> Verdict {
+    const NOBODY: &str = "65534";
+    let stage = Stage::new();
+    let (path, file) = (python.path.to_str().unwrap(), stage.text("started.py"));
+    let mut probe = Command::new("setpriv");
+    probe.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        path,
+        "-c",
+        "",
+    ]);
+    if !probe
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        return skip("the user nobody cannot run this Python");
+    }
+    let mut command = stage.command(&[], &[path, &file, "0.6"]);
+    command
+        .envs([("SUDO_UID", NOBODY), ("SUDO_GID", NOBODY)])
+        .env("SUDO_USER", "nobody");
+    let (_, recording) = stage.run(&mut command);
+    assert_named(&recording, &["<module>"], "as nobody");
+    Ok(())
+}
+
+fn odd_paths(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let path = python.path.to_str().unwrap();
+    let folder = "it's a \"folder\" $HOME größe 🐍";
+    let file = stage.write(
+        &format!("{folder}/odd name.py"),
+        "import started, beside\nassert beside.here\nstarted.main(0.6, None)\n",
+    );
+    stage.write(&format!("{folder} 2/beside.py"), "here = True\n");
+    let users = format!("{}:{}", stage.text(&format!("{folder} 2")), stage.text(""));
+
+    let mut command = stage.command(&[], &[path, file.to_str().unwrap()]);
+    command.env("PYTHONPATH", &users);
+    let (_, recording) = stage.run(&mut command);
+    assert_named(&recording, &["<module>"], "an odd script");
+
+    for (place, is_used) in [(folder.to_owned(), true), ("a:b".to_owned(), false)] {
+        let _ = fs::create_dir(stage.path(&place));
+        let code = "import os; print('folder', os.environ['PYTHONPATH'].split(':')[0])";
+        let mut command = stage.command(&[], &[path, "-c", code]);
+        let (output, recording) = stage.run(command.env("TMPDIR", stage.path(&place)));
+        let used = said(&output, "folder")
+            .first()
+            .unwrap_or_else(|| panic!("{}", recording.report))
+            .to_string();
+        assert_eq!(used.starts_with(&stage.text(&place)), is_used, "{used}");
+        assert!(!Path::new(&used).exists(), "{used}");
+    }
+    Ok(())
+}
+
+fn folder_stays(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let path = python.path.to_str().unwrap();
+    let code = "import os, sys\nprint(len(os.listdir(os.environ['TMPDIR'])), flush=True)\n\
+                sys.stdin.read()\nprint(len(os.listdir(os.environ['TMPDIR'])), flush=True)";
+    let mut command = stage.command(&["-d", "0.2"], &[path, "-c", code]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The recording is over, the command is not.
+    eventually("a result", || stage.path("profile.folded").exists());
+    assert_eq!(stage.leftovers().len(), 1);
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n1\n");
+    assert!(stage.leftovers().is_empty());
+
+    // Neither does an end from outside leave one, nor a command that does not begin.
+    let mut command = stage.command(&[], &[path, "-c", "import time; time.sleep(600)"]);
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    eventually("a start", || !stage.leftovers().is_empty());
+    signal(child.id(), Signal::TERM);
+    child.wait().unwrap();
+    assert!(stage.leftovers().is_empty());
+
+    let broken = stage.write("broken", "neither a script nor a program\n");
+    let (output, _) = stage.run(&mut stage.command(&[], &[broken.to_str().unwrap()]));
+    assert_eq!(output.status.code(), Some(126));
+    Ok(())
+}
+
+fn left_alone(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let path = python.path.to_str().unwrap();
+    let code = "import os, sys; print('PYTHONPATH', os.environ.get('PYTHONPATH'), 'sitecustomize' in sys.modules)";
+    let script = stage.write("direct", &format!("#!{path}\n{code}\n"));
+    for words in [&[path, "-c", code][..], &[script.to_str().unwrap()]] {
+        let (output, _) = stage.run(&mut stage.command(&[], words));
+        assert!(
+            said(&output, "PYTHONPATH")[0].starts_with("None"),
+            "{output:?}"
+        );
+        let mut command = stage.command(&[], words);
+        let (output, _) = stage.run(command.env("PYTHONPATH", "/mine:/too"));
+        assert!(
+            said(&output, "PYTHONPATH")[0].starts_with("/mine:/too"),
+            "{output:?}"
+        );
+    }
+
+    // What a shell starts cannot be known: then ours is there, and stays out of the way.
+    let line = format!("exec '{path}' '{}' 0.6", stage.text("started.py"));
+    let (output, recording) = stage.run(&mut stage.command(&[], &["sh", "-c", &line]));
+    assert_named(&recording, &["<module>"], "a shell");
+    assert_eq!(said(&output, "path clean:"), ["True"]);
+    Ok(())
+}
+
+/// CPython 2.7 to 3.8, and PyPy.
+fn other_pythons(_: &Python) -> Verdict {
+    let others = python::without_trampolines();
+    if others.is_empty() {
+        return skip("there is no Python that cannot have trampolines");
+    }
+    let stage = Stage::new();
+    let own = stage.write("own/sitecustomize.py", &customizing("own"));
+    for path in others {
+        for users in ["", own.parent().unwrap().to_str().unwrap()] {
+            // Through a shell, or its version would be known.
+            let line = format!(
+                "exec '{}' '{}' 0.3",
+                path.display(),
+                stage.text("started.py")
+            );
+            let mut command = stage.command(&[], &["sh", "-c", &line]);
+            let (output, recording) = stage.run(command.env("PYTHONPATH", users));
+            let what = path.display();
+            assert_eq!(
+                output.status.code(),
+                Some(0),
+                "{what}: {}",
+                recording.report
+            );
+            assert_eq!(said(&output, "path clean:"), ["True"], "{what}");
+            let customized = if users.is_empty() { "nobody" } else { "own" };
+            assert_eq!(said(&output, "customized by"), [customized], "{what}");
+            assert!(
+                !recording.report.contains("sitecustomize"),
+                "{}",
+                recording.report
+            );
+        }
+    }
+    Ok(())
+}
