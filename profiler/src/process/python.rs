@@ -140,8 +140,7 @@ pub(super) fn version_of_program(file: &File, name: &str) -> Option<(u8, u8)> {
         .unwrap_or_default();
     let library = strings
         .split(|&byte| byte == 0)
-        .filter_map(|text| version_in_library_name(std::str::from_utf8(text).ok()?))
-        .next();
+        .find_map(|text| version_in_library_name(std::str::from_utf8(text).ok()?));
     library.or_else(|| version_in_file(file, name.starts_with("python")))
 }
 

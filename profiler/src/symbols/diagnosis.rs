@@ -57,9 +57,11 @@ pub fn diagnose(facts: &NameFacts<'_>) -> NameDiagnosis {
         named_frames,
         ..
     } = *facts;
-    // To an older CPython PYTHONPERFSUPPORT means nothing, and its trampolines are not on before there is a map.
+    // To an older CPython itself PYTHONPERFSUPPORT means nothing; who gives it trampolines opens its map first. A map
+    // that only lies there may be that of an earlier process.
+    let is_given_some = map_is_open || map == MapState::Refused;
     let asked = python.trampolines_asked
-        && (python.version >= Some(OWN_TRAMPOLINES_SINCE) || map != MapState::Missing);
+        && (python.version >= Some(OWN_TRAMPOLINES_SINCE) || is_given_some);
     if named_frames > 0 {
         let late = !asked && share_without_trampoline(facts) >= LATE_SHARE;
         return if late {
@@ -148,6 +150,7 @@ mod tests {
             (Some((3, 9)), false, 0, false, Missing, D::NotActivated),
             (old, false, 0, false, Missing, D::NotActivated),
             (old, true, 0, false, Missing, D::NotActivated),
+            (old, true, 0, false, Ok, D::NotActivated),
             (old, true, 0, true, Ok, D::Named),
             (old, true, 0, false, Refused, D::MapRefused),
             (old, false, 0, true, Ok, D::ActivatedLate),
@@ -192,6 +195,7 @@ mod tests {
             for version in [(3, 9), (3, 12)] {
                 let python = python(Some(version), asked);
                 let facts = NameFacts {
+                    map_is_open: true,
                     named_frames: 50,
                     trampoline_frames: 50,
                     samples_without_outer_trampoline,

@@ -238,18 +238,22 @@ fn customized(python: &Python) -> Verdict {
     let installed = format!("venv/lib/python{major}.{minor}/site-packages/sitecustomize.py");
     let in_venv = format!("{venv}/bin/python");
 
-    // In the environment's packages, and the user's own file behind it.
-    let site = stage.write(&installed, &customizing("site"));
+    // In the environment's packages, and the user's own file behind it. Some distributions have one in the standard
+    // library, which comes before these: what counts is that all is as without us.
+    stage.write(&installed, &customizing("site"));
     let users = format!("home/lib/python{major}.{minor}/site-packages/usercustomize.py");
     stage.write(&users, &customizing("user"));
+    let mut plain = Command::new(&in_venv);
+    plain.args([&*file, "0"]).env_remove("PYTHONPATH");
+    let without = plain.env("PYTHONUSERBASE", stage.path("home")).output();
+    let without = without.unwrap();
     let mut command = stage.command(&[], &[&in_venv, &file, "0.6"]);
     let (output, recording) = stage.run(command.env("PYTHONUSERBASE", stage.path("home")));
     assert_named(&recording, &["<module>"], "in site-packages");
-    assert_eq!(said(&output, "customized by"), ["site user"]);
-    assert_eq!(
-        said(&output, "sitecustomize from"),
-        [site.to_str().unwrap()]
-    );
+    assert!(said(&output, "customized by")[0].ends_with("user"));
+    for words in ["customized by", "sitecustomize from"] {
+        assert_eq!(said(&output, words), said(&without, words));
+    }
 
     // In PYTHONPATH, which comes first.
     let own = stage.write("own/sitecustomize.py", &customizing("own"));
@@ -336,11 +340,19 @@ fn under_sudo(python: &Python) -> Verdict {
     {
         return skip("the user nobody cannot run this Python");
     }
-    let mut command = stage.command(&[], &[path, &file, "0.6"]);
-    command
-        .envs([("SUDO_UID", NOBODY), ("SUDO_GID", NOBODY)])
-        .env("SUDO_USER", "nobody");
-    let (_, recording) = stage.run(&mut command);
+    let run = || {
+        let mut command = stage.command(&[], &[path, &file, "0.6"]);
+        command
+            .envs([("SUDO_UID", NOBODY), ("SUDO_GID", NOBODY)])
+            .env("SUDO_USER", "nobody");
+        stage.run(&mut command).1
+    };
+    // Root's map of an earlier process with the same pid may lie there, which nobody can neither write nor remove.
+    let is_in_the_way = |recording: &Recording| recording.report.contains("Permission denied");
+    let recording = (0..5)
+        .map(|_| run())
+        .find(|recording| !is_in_the_way(recording));
+    let recording = recording.expect("a pid without an old perf map");
     assert_named(&recording, &["<module>"], "as nobody");
     Ok(())
 }
@@ -395,6 +407,7 @@ fn folder_stays(python: &Python) -> Verdict {
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n1\n");
     assert!(stage.leftovers().is_empty());
+    fs::remove_file(stage.path("profile.folded")).unwrap();
 
     // Neither does an end from outside leave one, nor a command that does not begin.
     let mut command = stage.command(&[], &[path, "-c", "import time; time.sleep(600)"]);
@@ -404,9 +417,11 @@ fn folder_stays(python: &Python) -> Verdict {
     child.wait().unwrap();
     assert!(stage.leftovers().is_empty());
 
-    let broken = stage.write("broken", "neither a script nor a program\n");
+    let _ = fs::remove_file(stage.path("profile.folded"));
+    let own_interpreter = format!("#!{}\n", stage.text("broken"));
+    let broken = stage.write("broken", &own_interpreter);
     let (output, _) = stage.run(&mut stage.command(&[], &[broken.to_str().unwrap()]));
-    assert_eq!(output.status.code(), Some(126));
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
     Ok(())
 }
 
