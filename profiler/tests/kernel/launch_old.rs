@@ -7,12 +7,13 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use pyprof_bpf::process::launch::TrampolineFolder;
 use rustix::process::Signal;
 
 use super::{
     Python, Test, Verdict, eventually, python,
-    recording::{Recording, WHOLE, pyprof, remove_map_of_launched},
-    running::{remove_perf_map, signal},
+    recording::{Recording, WHOLE, pyprof, record, remove_map_of_launched},
+    running::{Running, remove_perf_map, signal},
     scratch, script, skip,
 };
 
@@ -29,6 +30,10 @@ pub(super) const TESTS: &[Test] = &[
     ("under_sudo_it_works_as_the_caller", under_sudo),
     ("odd_paths_do_no_harm", odd_paths),
     ("the_folder_stays_while_the_command_runs", folder_stays),
+    (
+        "trampolines_that_come_late_are_told_with_the_command_that_helps",
+        late,
+    ),
 ];
 
 /// For each CPython from 3.12 on.
@@ -422,6 +427,39 @@ fn folder_stays(python: &Python) -> Verdict {
     let broken = stage.write("broken", &own_interpreter);
     let (output, _) = stage.run(&mut stage.command(&[], &[broken.to_str().unwrap()]));
     assert_eq!(output.status.code(), Some(126), "{output:?}");
+    Ok(())
+}
+
+/// The package is used by the program itself, as one that is installed would be.
+const LATE: &str = "
+import sys
+sys.path.insert(0, sys.argv[1])
+import pyprof_trampoline
+def work():
+    for number in range(1000):
+        number * number
+def serve():
+    pyprof_trampoline.activate()
+    print('ready', flush=True)
+    while True:
+        work()
+serve()
+";
+
+fn late(python: &Python) -> Verdict {
+    let folder = TrampolineFolder::for_command(&["sh".into()]);
+    let folder = folder.unwrap().expect("a shell may start anything");
+    let target = Running::start(python.plain().args(["-c", LATE]).arg(folder.path()));
+    let recording = record(target.pid(), &["-F", "999", "-d", "1.5"]);
+    let report = &recording.assert_done(50).report;
+    let named = recording.count(|stack| stack.has("work"));
+    assert!(named > 0, "{report}");
+    assert_eq!(recording.count(|stack| stack.has("serve")), 0, "{report}");
+    let (major, minor) = python.version;
+    let command = format!("`pyprof-bpf record -- python{major}.{minor} app.py`");
+    for words in ["switched on late", &command] {
+        assert!(report.contains(words), "no {words:?} in {report}");
+    }
     Ok(())
 }
 
