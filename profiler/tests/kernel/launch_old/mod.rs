@@ -1,20 +1,25 @@
 //! Commands that run CPython 3.9 to 3.11, which get their trampolines from the program.
 
+mod sitecustomize;
+mod stage;
+
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    path::Path,
+    process::{Command, Stdio},
 };
 
 use pyprof_bpf::process::launch::TrampolineFolder;
 use rustix::process::Signal;
 
+use sitecustomize::{customized, customized_wrongly, other_pythons};
+use stage::{Stage, assert_named, said};
+
 use super::{
-    Python, Test, Verdict, eventually, python,
-    recording::{Recording, WHOLE, pyprof, record, remove_map_of_launched},
+    Python, Test, Verdict, eventually,
+    recording::{Recording, record},
     running::{Running, remove_perf_map, signal},
-    scratch, script, skip,
+    skip,
 };
 
 /// For each CPython from 3.9 to 3.11.
@@ -29,6 +34,7 @@ pub(super) const TESTS: &[Test] = &[
     ("options_that_ignore_the_environment_are_told", isolated),
     ("under_sudo_it_works_as_the_caller", under_sudo),
     ("odd_paths_do_no_harm", odd_paths),
+    ("a_file_system_without_programs_is_passed_over", noexec),
     ("the_folder_stays_while_the_command_runs", folder_stays),
     (
         "trampolines_that_come_late_are_told_with_the_command_that_helps",
@@ -47,92 +53,6 @@ pub(super) const TESTS_OF_OTHERS: &[Test] = &[(
     "pythons_that_cannot_have_trampolines_are_not_harmed",
     other_pythons,
 )];
-
-/// A folder for one trial: the programs, and a place for temporary files, which must be empty afterwards.
-struct Stage {
-    files: tempfile::TempDir,
-}
-
-impl Stage {
-    fn new() -> Self {
-        let files = scratch();
-        // Everybody may look in: the command may be another user's.
-        fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::create_dir(files.path().join("tmp")).unwrap();
-        fs::copy(script("started"), files.path().join("started.py")).unwrap();
-        Self { files }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.files.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_owned()
-    }
-
-    fn write(&self, name: &str, content: &str) -> PathBuf {
-        let path = self.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, content).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    }
-
-    /// The program with a command to start; environment and arguments may still be added.
-    fn command(&self, options: &[&str], words: &[&str]) -> Command {
-        let mut command = pyprof();
-        command
-            .args(["record", "-F", "999", "--output"])
-            .arg(self.path("profile.folded"))
-            .args(options)
-            .arg("--")
-            .args(words)
-            .current_dir(self.files.path())
-            .env("TMPDIR", self.path("tmp"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env_remove("PYTHONPATH");
-        command
-    }
-
-    /// Runs it to its end. Nothing of ours may be left.
-    fn run(&self, command: &mut Command) -> (Output, Recording) {
-        let output = command.output().unwrap();
-        let file = self.path("profile.folded");
-        let recording = Recording::of(&output, &file);
-        let _ = fs::remove_file(file);
-        remove_map_of_launched(&recording);
-        assert!(self.leftovers().is_empty(), "{:?}", self.leftovers());
-        (output, recording)
-    }
-
-    fn leftovers(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.path("tmp")).unwrap();
-        entries.map(|entry| entry.unwrap().path()).collect()
-    }
-}
-
-/// Most samples are of the function that works, and the Python stack above it is known.
-fn assert_named(recording: &Recording, callers: &[&str], what: &str) {
-    let report = &recording.report;
-    assert_eq!(recording.status.code(), Some(0), "{what}: {report}");
-    let expected = [callers, &["main", "work"]].concat();
-    let shown = recording.share(|stack| stack.python().ends_with(&expected));
-    assert!(shown > 0.5, "{what}: {shown} of {report}");
-    let working = recording.count(|stack| stack.has("work"));
-    let whole = recording.count(|stack| stack.is_whole() && stack.has("work"));
-    assert!(
-        whole as f64 >= WHOLE * working as f64,
-        "{what}: {whole} of {working}: {report}"
-    );
-}
-
-/// What the command printed behind these words, once for each process.
-fn said<'o>(output: &'o Output, words: &str) -> Vec<&'o str> {
-    let text = std::str::from_utf8(&output.stdout).unwrap();
-    let values = text.lines().filter_map(|line| line.strip_prefix(words));
-    values.map(str::trim).collect()
-}
 
 fn ways_to_start(python: &Python) -> Verdict {
     let stage = Stage::new();
@@ -216,86 +136,6 @@ fn children(python: &Python) -> Verdict {
     let map = format!("/tmp/perf-{pid}.map");
     assert!(Path::new(&map).exists(), "{}", recording.report);
     remove_perf_map(pid.parse().unwrap());
-    Ok(())
-}
-
-/// Says who it is, and hands on to nobody.
-fn customizing(who: &str) -> String {
-    format!("import os\nos.environ['CUSTOMIZED'] = os.environ.get('CUSTOMIZED', '') + '{who} '\n")
-}
-
-fn customized(python: &Python) -> Verdict {
-    let stage = Stage::new();
-    let file = stage.text("started.py");
-    let venv = stage.text("venv");
-    let mut make = python.plain();
-    let made = make
-        .args([
-            "-m",
-            "venv",
-            "--without-pip",
-            "--system-site-packages",
-            &venv,
-        ])
-        .status();
-    assert!(made.unwrap().success());
-    let (major, minor) = python.version;
-    let installed = format!("venv/lib/python{major}.{minor}/site-packages/sitecustomize.py");
-    let in_venv = format!("{venv}/bin/python");
-
-    // In the environment's packages, and the user's own file behind it. Some distributions have one in the standard
-    // library, which comes before these: what counts is that all is as without us.
-    stage.write(&installed, &customizing("site"));
-    let users = format!("home/lib/python{major}.{minor}/site-packages/usercustomize.py");
-    stage.write(&users, &customizing("user"));
-    let mut plain = Command::new(&in_venv);
-    plain.args([&*file, "0"]).env_remove("PYTHONPATH");
-    let without = plain.env("PYTHONUSERBASE", stage.path("home")).output();
-    let without = without.unwrap();
-    let mut command = stage.command(&[], &[&in_venv, &file, "0.6"]);
-    let (output, recording) = stage.run(command.env("PYTHONUSERBASE", stage.path("home")));
-    assert_named(&recording, &["<module>"], "in site-packages");
-    assert!(said(&output, "customized by")[0].ends_with("user"));
-    for words in ["customized by", "sitecustomize from"] {
-        assert_eq!(said(&output, words), said(&without, words));
-    }
-
-    // In PYTHONPATH, which comes first.
-    let own = stage.write("own/sitecustomize.py", &customizing("own"));
-    let mut command = stage.command(&[], &[&in_venv, &file, "0.6"]);
-    let (output, recording) = stage.run(command.env("PYTHONPATH", stage.path("own")));
-    assert_named(&recording, &["<module>"], "in PYTHONPATH");
-    assert_eq!(said(&output, "customized by"), ["own"]);
-    assert_eq!(said(&output, "sitecustomize from"), [own.to_str().unwrap()]);
-    assert_eq!(said(&output, "path clean:"), ["True"]);
-
-    // One that puts its own folder first, as other launchers do, and calls the next: each runs once.
-    let chain = "\nimport sys\nhere = sys.path.index(os.path.dirname(__file__))\nours = sys.modules.pop('sitecustomize')\n\
-                 folder = sys.path.pop(here)\nimport sitecustomize\nsys.path.insert(here, folder)\n";
-    stage.write("chain/sitecustomize.py", &(customizing("chain") + chain));
-    let chain = stage.text("chain");
-    let line = format!("PYTHONPATH='{chain}':\"$PYTHONPATH\" exec '{in_venv}' '{file}' 0.6");
-    let mut command = stage.command(&[], &["sh", "-c", &line]);
-    let (output, recording) = stage.run(command.env("PYTHONPATH", stage.path("own")));
-    assert_named(&recording, &["<module>"], "behind another launcher");
-    assert_eq!(said(&output, "customized by"), ["chain own"]);
-    Ok(())
-}
-
-fn customized_wrongly(python: &Python) -> Verdict {
-    let stage = Stage::new();
-    let (path, file) = (python.path.to_str().unwrap(), stage.text("started.py"));
-    for (code, complaint) in [
-        ("1 / 0", "ZeroDivisionError"),
-        ("import no_such_module_here", "no_such_module_here"),
-    ] {
-        stage.write("own/sitecustomize.py", code);
-        let mut command = stage.command(&[], &[path, &file, "0.6"]);
-        let (_, recording) = stage.run(command.env("PYTHONPATH", stage.path("own")));
-        assert_named(&recording, &["<module>"], code);
-        let complaints = recording.report.matches(complaint).count();
-        assert_eq!(complaints, 1, "{}", recording.report);
-    }
     Ok(())
 }
 
@@ -393,6 +233,37 @@ fn odd_paths(python: &Python) -> Verdict {
     Ok(())
 }
 
+fn noexec(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let (path, file) = (python.path.to_str().unwrap(), stage.text("started.py"));
+    let recorder = stage.command(&[], &[path, &file, "0.6"]);
+    // In a mount namespace of its own, so that nobody else sees it.
+    let mount = format!(
+        "mount -t tmpfs -o noexec,mode=1777 tmpfs '{}' || exit 99; exec \"$@\"",
+        stage.text("tmp")
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &mount, "sh"]);
+    command
+        .arg(recorder.get_program())
+        .args(recorder.get_args());
+    command.current_dir(stage.path(""));
+    for (name, value) in recorder.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let (output, recording) = stage.run(&mut command);
+    if output.status.code() == Some(99) {
+        return skip("no file system can be mounted here");
+    }
+    assert_named(&recording, &["<module>"], "noexec");
+    let used = said(&output, "sitecustomize from")[0];
+    assert!(!used.starts_with(&stage.text("tmp")), "{used}");
+    Ok(())
+}
+
 fn folder_stays(python: &Python) -> Verdict {
     let stage = Stage::new();
     let path = python.path.to_str().unwrap();
@@ -487,43 +358,5 @@ fn left_alone(python: &Python) -> Verdict {
     let (output, recording) = stage.run(&mut stage.command(&[], &["sh", "-c", &line]));
     assert_named(&recording, &["<module>"], "a shell");
     assert_eq!(said(&output, "path clean:"), ["True"]);
-    Ok(())
-}
-
-/// CPython 2.7 to 3.8, and PyPy.
-fn other_pythons(_: &Python) -> Verdict {
-    let others = python::without_trampolines();
-    if others.is_empty() {
-        return skip("there is no Python that cannot have trampolines");
-    }
-    let stage = Stage::new();
-    let own = stage.write("own/sitecustomize.py", &customizing("own"));
-    for path in others {
-        for users in ["", own.parent().unwrap().to_str().unwrap()] {
-            // Through a shell, or its version would be known.
-            let line = format!(
-                "exec '{}' '{}' 0.3",
-                path.display(),
-                stage.text("started.py")
-            );
-            let mut command = stage.command(&[], &["sh", "-c", &line]);
-            let (output, recording) = stage.run(command.env("PYTHONPATH", users));
-            let what = path.display();
-            assert_eq!(
-                output.status.code(),
-                Some(0),
-                "{what}: {}",
-                recording.report
-            );
-            assert_eq!(said(&output, "path clean:"), ["True"], "{what}");
-            let customized = if users.is_empty() { "nobody" } else { "own" };
-            assert_eq!(said(&output, "customized by"), [customized], "{what}");
-            assert!(
-                !recording.report.contains("sitecustomize"),
-                "{}",
-                recording.report
-            );
-        }
-    }
     Ok(())
 }
