@@ -169,15 +169,11 @@ fn under_sudo(python: &Python) -> Verdict {
     const NOBODY: &str = "65534";
     let stage = Stage::new();
     let (path, file) = (python.path.to_str().unwrap(), stage.text("started.py"));
+    // The shell has lost its privileges; setpriv itself still finds what only root may.
     let mut probe = Command::new("setpriv");
-    probe.args([
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        path,
-        "-c",
-        "",
-    ]);
+    probe
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(["sh", "-c", "exec \"$0\" -c ''", path]);
     if !probe
         .stderr(Stdio::null())
         .status()
