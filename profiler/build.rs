@@ -1,40 +1,21 @@
-//! Puts the BPF object into `OUT_DIR`, where the loader embeds it.
-//!
-//! Three origins, in this order; `PYPROF_BPF_ORIGIN` tells the program which it was:
-//!
-//! 1. `path`: the file that `PYPROF_BPF_OBJECT` names.
-//! 2. `source`: compiled here, when the BPF toolchain is installed and either
-//!    `PYPROF_BPF_BUILD=1` asks for it or the bundled object does not fit its sources.
-//! 3. `bundled`: the object in `bpf/`, once its sources are known to be unchanged.
-//!
-//! So a plain stable `cargo build` works on a machine that has never seen BPF, and an
-//! object that does not match the program around it is never embedded.
-//! `PYPROF_BPF_BUILD=0` rules out the second origin.
+//! Puts what the program carries into `OUT_DIR`: the BPF object, which the kernel loads, and the shared object of
+//! `profiler-trampoline`, which is loaded into old Pythons. One file is all that a user has to install.
 
 use std::{
     env, fs,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use aya_build::{Package, Toolchain};
+use anyhow::{Context as _, Result};
 
-use self::bpf_toolchain::{BpfToolchain, TOOLCHAIN_VARIABLE};
-
+#[path = "build_support/bpf_object.rs"]
+mod bpf_object;
 #[path = "build_support/bpf_sources.rs"]
 mod bpf_sources;
 #[path = "build_support/bpf_toolchain.rs"]
 mod bpf_toolchain;
-
-/// Names a finished object to embed.
-const OBJECT_VARIABLE: &str = "PYPROF_BPF_OBJECT";
-/// `1`: compile the object from its sources; `0`: never do.
-const BUILD_VARIABLE: &str = "PYPROF_BPF_BUILD";
-/// The one architecture that the bundled object is compiled for: it reads registers
-/// by their place in that architecture's `pt_regs`.
-const BUNDLED_ARCHITECTURE: &str = "x86_64";
-/// The command that makes the bundled object fit its sources.
-const REFRESH: &str = "cargo xtask bpf";
+#[path = "build_support/trampoline_object.rs"]
+mod trampoline_object;
 
 fn main() {
     if let Err(err) = run() {
@@ -45,121 +26,52 @@ fn main() {
     }
 }
 
-/// Puts the object into place and tells cargo what it depends on.
 fn run() -> Result<()> {
-    let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
-    let workspace = package
-        .parent()
-        .context("the package lies in the root folder")?;
-    announce_inputs(&package, workspace);
-
-    let object = PathBuf::from(variable("OUT_DIR")?).join("pyprof-bpf.bpf.o");
-    let origin = if let Some(path) = env::var_os(OBJECT_VARIABLE).filter(|path| !path.is_empty()) {
-        let path = package.join(path);
-        println!("cargo::rerun-if-changed={}", path.display());
-        copy(&path, &object)?;
-        "path"
-    } else {
-        embed_own(&package, workspace, &object)?
-    };
-    println!("cargo::rustc-env=PYPROF_BPF_ORIGIN={origin}");
-    Ok(())
+    let folders = Folders::from_cargo()?;
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build_support");
+    bpf_object::embed(&folders)?;
+    trampoline_object::embed(&folders)
 }
 
-/// Chooses between compiling and the bundled object.
-fn embed_own(package: &Path, workspace: &Path, object: &Path) -> Result<&'static str> {
-    let bundled = bundled_object(package, workspace);
-    match (env::var(BUILD_VARIABLE).as_deref(), bundled) {
-        (Ok("1"), _) => {
-            let toolchain = BpfToolchain::find().map_err(|missing| {
-                anyhow!("{BUILD_VARIABLE}=1 asks for a BPF object compiled here, but there is {missing}.\n`cargo xtask setup` installs it.")
-            })?;
-            compile(&toolchain, workspace, object)?;
-            Ok("source")
-        }
-        (_, Ok(bundled)) => {
-            copy(&bundled, object)?;
-            Ok("bundled")
-        }
-        (Ok("0"), Err(unfit)) => Err(unfit),
-        (_, Err(unfit)) => {
-            let toolchain = BpfToolchain::find().map_err(|missing| {
-                anyhow!("{unfit}\nBefore that, `cargo xtask setup`: there is {missing}.")
-            })?;
-            compile(&toolchain, workspace, object)?;
-            Ok("source")
-        }
+/// Where things are.
+struct Folders {
+    /// This package.
+    package: PathBuf,
+    /// The folder with all packages; a published package lies in one that has no others of ours.
+    workspace: PathBuf,
+    /// Where the results go.
+    out: PathBuf,
+}
+
+impl Folders {
+    fn from_cargo() -> Result<Self> {
+        let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+        let workspace = package
+            .parent()
+            .context("the package lies in the root folder")?
+            .to_owned();
+        let out = PathBuf::from(variable("OUT_DIR")?);
+        Ok(Self {
+            package,
+            workspace,
+            out,
+        })
     }
 }
 
-/// The bundled object, if it was built from the sources that lie here.
-fn bundled_object(package: &Path, workspace: &Path) -> Result<PathBuf> {
-    let object = package.join(bpf_sources::BUNDLED_OBJECT);
-    if !object.is_file() {
-        bail!(
-            "There is no bundled BPF object {}: `{REFRESH}` builds it.",
-            object.display()
-        );
-    }
-    let architecture = variable("CARGO_CFG_TARGET_ARCH")?;
-    if architecture != BUNDLED_ARCHITECTURE {
-        bail!(
-            "The bundled BPF object is for {BUNDLED_ARCHITECTURE}, this build is for {architecture}."
-        );
-    }
-    // A published package has the object but not what it was made from.
-    if let Some(now) = bpf_sources::listing(workspace).context("cannot read the BPF sources")? {
-        let recorded =
-            fs::read_to_string(package.join(bpf_sources::BUNDLED_SOURCES)).unwrap_or_default();
-        if let Some(changed) = bpf_sources::first_change(&recorded, &now) {
-            bail!(
-                "The bundled BPF object is stale: {changed} has changed since it was built.\nRefresh it with `{REFRESH}`."
-            );
-        }
-    }
-    Ok(object)
+/// The file that a variable names, relative to the package; cargo is told that the result depends on both.
+fn named_file(name: &str, package: &Path) -> Option<PathBuf> {
+    println!("cargo::rerun-if-env-changed={name}");
+    let path = env::var_os(name).filter(|path| !path.is_empty())?;
+    let path = package.join(path);
+    println!("cargo::rerun-if-changed={}", path.display());
+    Some(path)
 }
 
-/// Compiles the BPF crate and puts the result at `object`.
-fn compile(toolchain: &BpfToolchain, workspace: &Path, object: &Path) -> Result<()> {
-    let root = workspace.join("profiler-ebpf");
-    let root = root
-        .to_str()
-        .with_context(|| format!("{} is not UTF-8", root.display()))?;
-    if toolchain.needs_bootstrap() {
-        // aya-build lets a compiler that is not a nightly build `core` for BPF only
-        // when this is set. In `.cargo/config.toml` it would reach every build script.
-        // SAFETY: a build script has a single thread, and aya-build starts its own
-        // only after this, so nothing reads the environment meanwhile.
-        unsafe { env::set_var("RUSTC_BOOTSTRAP", "1") };
-    }
-    let package = Package {
-        name: "profiler-ebpf",
-        root_dir: root,
-        ..Package::default()
-    };
-    aya_build::build_ebpf([package], Toolchain::Custom(&toolchain.name))
-        .with_context(|| format!(
-            "cannot compile the BPF object with the toolchain `{}` and {}; `cargo xtask setup` finds out whether the two fit",
-            toolchain.name,
-            toolchain.linker.display()
-        ))?;
-    copy(&object.with_file_name("pyprof-bpf-ebpf"), object)
-}
-
-/// Tells cargo what this script's result depends on. A path that does not exist would
-/// make cargo run the script at every build, so those are left out.
-fn announce_inputs(package: &Path, workspace: &Path) {
-    for name in [OBJECT_VARIABLE, BUILD_VARIABLE, TOOLCHAIN_VARIABLE] {
-        println!("cargo::rerun-if-env-changed={name}");
-    }
-    let own = ["build.rs", "build_support", "bpf"].map(|path| package.join(path));
-    let mut inputs = own.to_vec();
-    if workspace.join("profiler-ebpf").is_dir() {
-        inputs.push(workspace.join("Cargo.lock"));
-        inputs.extend(bpf_sources::SOURCE_ROOTS.map(|root| workspace.join(root)));
-    }
-    for input in inputs.iter().filter(|input| input.exists()) {
+/// Tells cargo of inputs. One that does not exist would make cargo run the script at every build, so it is left out.
+fn announce_inputs(inputs: impl IntoIterator<Item = PathBuf>) {
+    for input in inputs.into_iter().filter(|input| input.exists()) {
         println!("cargo::rerun-if-changed={}", input.display());
     }
 }

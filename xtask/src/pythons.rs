@@ -1,4 +1,4 @@
-//! The CPython interpreters of this machine that can write perf maps, and virtual
+//! The CPython interpreters of this machine whose functions can have names, and virtual
 //! environments on top of them for the tests.
 
 use std::{
@@ -25,8 +25,11 @@ const OLDEST: (u32, u32, u32) = (3, 12, 0);
 /// The oldest version that profiler-trampoline has trampolines for.
 const OLDEST_WITH_OURS: (u32, u32, u32) = (3, 9, 0);
 
-/// What to install when there is none.
-pub(crate) const INSTALL_HINT: &str = "There is no CPython 3.12 or newer on PATH or under pyenv; older ones cannot write perf maps.\nInstall one: `apt-get install python3` on Debian 13 or Ubuntu 24.04 and later, else `pyenv install 3.13`.";
+/// What to install when there is none with trampolines of its own.
+const INSTALL_HINT: &str = "There is no CPython 3.12 or newer on PATH or under pyenv; older ones have no trampolines of their own.\nInstall one: `apt-get install python3` on Debian 13 or Ubuntu 24.04 and later, else `pyenv install 3.13`.";
+
+/// What to install when there is none at all.
+const INSTALL_HINT_FOR_ANY: &str = "There is no CPython 3.9 or newer on PATH or under pyenv; older ones cannot have trampolines.\nInstall one: `apt-get install python3` on Debian 11 or Ubuntu 22.04 and later, else `pyenv install 3.13`.";
 
 /// One interpreter.
 #[derive(Clone, Debug)]
@@ -44,6 +47,11 @@ impl Python {
             path,
             version: self.version,
         }
+    }
+
+    /// Does it write perf maps by itself?
+    pub(crate) fn has_own_trampolines(&self) -> bool {
+        self.version >= OLDEST
     }
 
     /// The version with dots.
@@ -79,14 +87,27 @@ fn find_from(oldest: (u32, u32, u32)) -> Vec<Python> {
     found.into_values().collect()
 }
 
-/// The interpreter for a single demonstration: the user's own `python3` if it is new
-/// enough, else the newest of all.
+/// The interpreter for measurements: the user's own `python3` if it is new enough, else
+/// the newest of all.
 pub(crate) fn preferred() -> Result<Python> {
-    host::which("python3")
-        .and_then(|path| ask(&path))
-        .filter(|python| python.version >= OLDEST)
+    own_from(OLDEST)
         .or_else(|| find_all().pop())
         .context(INSTALL_HINT)
+}
+
+/// The interpreter for a demonstration: the same, or without one the best of the old ones.
+pub(crate) fn preferred_or_old() -> Result<Python> {
+    preferred()
+        .ok()
+        .or_else(|| own_from(OLDEST_WITH_OURS))
+        .or_else(|| find_old().pop())
+        .context(INSTALL_HINT_FOR_ANY)
+}
+
+/// The user's own `python3`, if it is new enough.
+fn own_from(oldest: (u32, u32, u32)) -> Option<Python> {
+    let python = ask(&host::which("python3")?)?;
+    (python.version >= oldest).then_some(python)
 }
 
 /// The tests' interpreters: for each one found, a virtual environment with numpy under

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
+    path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
@@ -21,8 +22,7 @@ impl Workload {
     /// Starts `workloads/<name>.py` under trampolines (`-X perf`) and waits until it
     /// says that it is ready.
     pub(crate) fn start(python: &Python, name: &str, arguments: &[&str]) -> Result<Self> {
-        let script = host::workspace().join("workloads").join(name);
-        let script = script.with_extension("py");
+        let script = script(name);
         let mut child = Command::new(&python.path)
             .args(["-X", "perf"])
             .arg(&script)
@@ -64,6 +64,12 @@ impl Workload {
             .context("cannot read what the workload prints")?;
         Ok(line.trim_end().to_owned())
     }
+}
+
+/// The file of a bundled program.
+pub(crate) fn script(name: &str) -> PathBuf {
+    let script = host::workspace().join("workloads").join(name);
+    script.with_extension("py")
 }
 
 impl Drop for Workload {

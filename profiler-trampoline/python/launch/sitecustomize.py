@@ -4,11 +4,12 @@ Imported by ``site`` before anything of the program, by whatever Python there is
 do no harm in any, and give way to the ``sitecustomize`` that would have been imported without it.
 """
 
+import os
 import sys
 
 
 def _switch_on():
-    # CPython 3.12 and later do it by themselves, asked by PYTHONPERFSUPPORT.
+    # CPython 3.12 and later do it by themselves, asked by PYTHONPERFSUPPORT. Before 3.3 there is no sys.implementation.
     if sys.version_info[:2] not in ((3, 9), (3, 10), (3, 11)) or sys.implementation.name != "cpython":
         return
     try:
@@ -18,23 +19,41 @@ def _switch_on():
         if pyprof_trampoline._native.is_active() != 2:
             pyprof_trampoline.activate()
     except Exception as err:
-        sys.stderr.write("pyprof_trampoline: %s; Python functions have no names\n" % (err,))
+        if sys.stderr is not None:
+            sys.stderr.write("pyprof_trampoline: %s; Python functions have no names\n" % (err,))
 
 
 def _give_way():
-    import os
-
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
+    absolute = [os.path.abspath(folder) for folder in sys.path]
+    # This folder is the first one, as a rule. If it is not, a sitecustomize in one before it has imported this, and is
+    # not to be found again.
+    before = absolute.index(here) if here in absolute else 0
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+
     ours = sys.modules.pop(__name__)
     try:
-        __import__(__name__)
+        if before and sys.version_info >= (3, 5):
+            _import_from(sys.path[before:])
+        else:
+            __import__(__name__)
     except ImportError as err:
-        if getattr(err, "name", __name__) != __name__:
+        # Python 2 tells only in words which module is missing.
+        if getattr(err, "name", None) != __name__ and str(err) != "No module named " + __name__:
             raise
     finally:
         # Whoever imports a module looks for it here afterwards.
         sys.modules.setdefault(__name__, ours)
+
+
+def _import_from(folders):
+    import importlib.machinery
+    import importlib.util
+
+    spec = importlib.machinery.PathFinder.find_spec(__name__, folders)
+    if spec is not None and spec.loader is not None:
+        module = sys.modules[__name__] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 _switch_on()

@@ -71,8 +71,10 @@ pub(crate) struct RecordArgs {
 
     /// Command to start and record, with its arguments
     ///
-    /// It runs with PYTHONPERFSUPPORT=1, under sudo as the user who called sudo, and starts once sampling is on, so
-    /// that its first instructions are recorded too.
+    /// It runs under sudo as the user who called sudo, and starts once sampling is on, so that its first instructions
+    /// are recorded too. Its Python functions get names, from CPython 3.9 on: PYTHONPERFSUPPORT=1 is set, and unless it
+    /// is surely a CPython 3.12 or later, a folder with trampolines for the older ones comes first in PYTHONPATH, until
+    /// the command has ended.
     #[arg(last = true, value_name = "COMMAND", help_heading = help::TARGET, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 

@@ -29,9 +29,10 @@ pub(crate) const ABOUT: &str = "Sampling profiler for live Python processes, bas
 pub(crate) const LONG_ABOUT: &str = "\
 Sampling profiler for live Python processes, based on eBPF.
 
-Shows where a running CPython 3.12 or later spends its CPU time, as a flame graph of Python functions and the native \
+Shows where a running CPython 3.9 or later spends its CPU time, as a flame graph of Python functions and the native \
 code they call. The process is not stopped, not changed and need not be restarted, provided that it was started with \
-`python -X perf` or PYTHONPERFSUPPORT=1. Processes without names for Python functions still give native stacks.
+trampolines: by `record -- COMMAND`, from CPython 3.12 on with `python -X perf` or PYTHONPERFSUPPORT=1, or else with \
+`python -m pyprof_trampoline`. Processes without names for Python functions still give native stacks.
 
 Needs Linux 5.8 or later on x86-64, and root or the capabilities that the error message lists.";
 

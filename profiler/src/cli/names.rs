@@ -9,7 +9,10 @@ use crate::{
 /// Room for a command line in a sentence.
 const COMMAND_COLUMNS: usize = 60;
 
-/// What is to be said about the names of one target, in one or two lines; nothing where all is well.
+/// The last CPython without trampolines of its own: those that it can be given have other commands.
+const LAST_WITHOUT_OWN: (u8, u8) = (3, 11);
+
+/// What is to be said about the names of one target, in five lines at most; nothing where all is well.
 pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
     let pid = target.pid;
     let lines: Vec<String> = match target.names {
@@ -20,9 +23,10 @@ pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
             short_command(target)
         )],
         NameDiagnosis::TooOld { version: (major, minor) } => vec![format!(
-            "no Python names: this is CPython {major}.{minor}, they come with 3.12 and later; native stacks are there \
-             (--view native)"
+            "no Python names: this is CPython {major}.{minor}, and only 3.9 and later can have them; native stacks are \
+             there (--view native)"
         )],
+        NameDiagnosis::NotActivated if let Some(python) = old_python(target) => without_own(&python),
         NameDiagnosis::NotActivated => vec![
             format!(
                 "no Python names: {} was started without perf support; native stacks are there. Switch it on with",
@@ -31,9 +35,9 @@ pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
             "  `python -X perf`, PYTHONPERFSUPPORT=1, or sys.activate_stack_trampoline(\"perf\") in the program".to_owned(),
         ],
         NameDiagnosis::ActivatedLate => vec![
-            "some Python names are missing: perf support was switched on late, and functions that were running already"
+            "some Python names are missing: trampolines were switched on late, and functions that were running already"
                 .to_owned(),
-            "  cannot be shown until they are called again; `python -X perf` switches it on from the start".to_owned(),
+            format!("  cannot be shown until they are called again; `{}` switches them on from the start", command_with_names(target)),
         ],
         NameDiagnosis::JitDump => vec![
             "no Python names: with -X perf_jit CPython keeps them in a buffered jitdump, unreadable while it runs;"
@@ -56,6 +60,40 @@ pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
         }
     };
     lines
+}
+
+/// What to do for a CPython that can be given trampolines.
+fn without_own(python: &str) -> Vec<String> {
+    let version = python.trim_start_matches("python");
+    vec![
+        format!(
+            "no Python names: CPython {version} has no trampolines of its own; native stacks are there. Give it some with"
+        ),
+        format!(
+            "  `pyprof-bpf record -- {python} app.py`, without Python's options -I, -E and -S, which keep them away;"
+        ),
+        format!(
+            "  or `{python} -m pyprof_trampoline app.py`, once `{python} -m pip install pyprof-bpf` was run;"
+        ),
+        "  or, in the program, `import pyprof_trampoline; pyprof_trampoline.activate()`".to_owned(),
+    ]
+}
+
+/// The command that starts such a program with names.
+fn command_with_names(target: &TargetSummary) -> String {
+    match old_python(target) {
+        Some(python) => format!("pyprof-bpf record -- {python} app.py"),
+        None => "python -X perf".to_owned(),
+    }
+}
+
+/// `python3.11`, if the target is a CPython without trampolines of its own.
+fn old_python(target: &TargetSummary) -> Option<String> {
+    let (major, minor) = target
+        .python
+        .version
+        .filter(|version| *version <= LAST_WITHOUT_OWN)?;
+    Some(format!("python{major}.{minor}"))
 }
 
 fn interpreter(target: &TargetSummary) -> String {

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     model::Pid,
     privilege::{self, Facts, Wish},
-    process::launch::{Launched, sudo_caller},
+    process::launch::{Launched, TrampolineFolder, sudo_caller},
     session::{self, Progress, RecordSettings, Recording, StopReason},
 };
 
@@ -118,7 +118,12 @@ async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
 /// Starts a command and records it. There is no status line: the terminal is the command's.
 async fn record_command(settings: &Settings, command: &[OsString]) -> anyhow::Result<u8> {
     let signals = Signals::catch()?;
-    let launched = Launched::spawn(command)?;
+    // Here until the command has ended, and gone also where this ends early.
+    let trampolines = TrampolineFolder::for_command(command).unwrap_or_else(|none| {
+        tracing::warn!("{none}");
+        None
+    });
+    let launched = Launched::spawn(command, trampolines.as_ref())?;
     let pid = launched.pid();
     let outputs = Prepared::new(&settings.outputs, pid)?;
     let (progress, sampling) = watch::channel(Progress::default());

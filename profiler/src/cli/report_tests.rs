@@ -122,13 +122,13 @@ fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
 
 #[test]
 fn missing_names_are_explained_case_by_case() {
-    let too_old = NameDiagnosis::TooOld { version: (3, 11) };
+    let too_old = NameDiagnosis::TooOld { version: (3, 8) };
     for (names, words) in [
         (
             NameDiagnosis::NotPython,
             &["not a CPython", "native stacks"][..],
         ),
-        (too_old, &["CPython 3.11", "3.12", "native stacks"]),
+        (too_old, &["CPython 3.8", "3.9", "native stacks"]),
         (
             NameDiagnosis::NotActivated,
             &[
@@ -163,6 +163,46 @@ fn missing_names_are_explained_case_by_case() {
         }
         assert!(lines.len() <= LINES_MAX, "{text}");
         assert!(!text.contains('\x1b'), "{text}");
+    }
+}
+
+/// `-X perf` would be no help there.
+#[test]
+fn cpython_before_3_12_gets_the_commands_that_help_there() {
+    for (names, words) in [
+        (
+            NameDiagnosis::NotActivated,
+            &[
+                "CPython 3.11 has no trampolines of its own",
+                "`pyprof-bpf record -- python3.11 app.py`",
+                "`python3.11 -m pyprof_trampoline app.py`",
+                "`python3.11 -m pip install pyprof-bpf`",
+                "`import pyprof_trampoline; pyprof_trampoline.activate()`",
+                "-I, -E and -S",
+            ][..],
+        ),
+        (
+            NameDiagnosis::ActivatedLate,
+            &[
+                "switched on late",
+                "`pyprof-bpf record -- python3.11 app.py`",
+            ],
+        ),
+    ] {
+        let mut recording = recording(good());
+        let mut old = target(names);
+        old.python.version = Some((3, 11));
+        recording.summary.targets = vec![old];
+        let lines = report_lines(&recording, &svg());
+        let text = lines.join("\n");
+        for word in words {
+            assert!(text.contains(word), "{names:?}: no {word:?} in\n{text}");
+        }
+        assert!(!text.contains("-X perf"), "{text}");
+        assert!(
+            lines.len() <= LINES_MAX && lines.iter().all(|line| line.len() <= 125),
+            "{text}"
+        );
     }
 }
 

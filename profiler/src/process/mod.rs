@@ -34,7 +34,7 @@ pub struct PythonInfo {
     pub version: Option<(u8, u8)>,
     /// ELF files that are the interpreter itself (libpython, or the `python` program), by path as mapped.
     pub interpreter_files: Vec<String>,
-    /// `-X perf`, `PYTHONPERFSUPPORT` or an arena found: trampolines were asked for at start.
+    /// `-X perf` or `PYTHONPERFSUPPORT`: trampolines were asked for at start. CPython before 3.12 does not listen.
     pub trampolines_asked: bool,
     /// The jitdump marker mapping of `-X perf_jit` is there.
     pub jitdump: bool,

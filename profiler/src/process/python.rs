@@ -131,6 +131,19 @@ fn version_of_file(pid: Pid, mapping: &Mapping, path: &Path) -> Option<(u8, u8)>
     version_in_file(&opened.file, file_name(path).starts_with("python")).or(from_name)
 }
 
+/// The CPython that a program is or is linked with, from its file; `None` if that cannot be told. Reads some MiB at
+/// most.
+pub(super) fn version_of_program(file: &File, name: &str) -> Option<(u8, u8)> {
+    let strings = ElfFile::parse(file)
+        .ok()?
+        .section_bytes(".dynstr", CONSTANTS_BYTES_MAX)
+        .unwrap_or_default();
+    let library = strings
+        .split(|&byte| byte == 0)
+        .find_map(|text| version_in_library_name(std::str::from_utf8(text).ok()?));
+    library.or_else(|| version_in_file(file, name.starts_with("python")))
+}
+
 /// The version that the content of an ELF file speaks of; `None` if it is no CPython. `named_python`: its name says so.
 fn version_in_file(file: &File, named_python: bool) -> Option<(u8, u8)> {
     let elf = ElfFile::parse(file).ok()?;

@@ -4,8 +4,11 @@ use crate::process::PythonInfo;
 
 use super::NameDiagnosis;
 
-/// First CPython with trampolines.
-const TRAMPOLINES_SINCE: (u8, u8) = (3, 12);
+/// First CPython with trampolines of its own.
+const OWN_TRAMPOLINES_SINCE: (u8, u8) = (3, 12);
+
+/// First CPython that can be given some.
+const TRAMPOLINES_SINCE: (u8, u8) = (3, 9);
 
 /// Share of the interpreter's samples without any trampoline from which on functions count as missing. Below it, what
 /// runs without trampolines is start-up, or another interpreter of the process.
@@ -54,8 +57,13 @@ pub fn diagnose(facts: &NameFacts<'_>) -> NameDiagnosis {
         named_frames,
         ..
     } = *facts;
+    // To an older CPython itself PYTHONPERFSUPPORT means nothing; who gives it trampolines opens its map first. A map
+    // that only lies there may be that of an earlier process.
+    let is_given_some = map_is_open || map == MapState::Refused;
+    let asked = python.trampolines_asked
+        && (python.version >= Some(OWN_TRAMPOLINES_SINCE) || is_given_some);
     if named_frames > 0 {
-        let late = !python.trampolines_asked && share_without_trampoline(facts) >= LATE_SHARE;
+        let late = !asked && share_without_trampoline(facts) >= LATE_SHARE;
         return if late {
             NameDiagnosis::ActivatedLate
         } else {
@@ -68,7 +76,6 @@ pub fn diagnose(facts: &NameFacts<'_>) -> NameDiagnosis {
     if python.jitdump && map != MapState::Ok {
         return NameDiagnosis::JitDump;
     }
-    // Also before 3.12: trampolines may have been put under it.
     if trampoline_frames > 0 {
         // A map that was read, and names none of them, is not theirs.
         return map_problem(map).unwrap_or(NameDiagnosis::MapUnreadable);
@@ -76,7 +83,7 @@ pub fn diagnose(facts: &NameFacts<'_>) -> NameDiagnosis {
     if version < TRAMPOLINES_SINCE {
         return NameDiagnosis::TooOld { version };
     }
-    if python.trampolines_asked {
+    if asked {
         // Nothing is wrong with a process that ran no Python function.
         return map_problem(map).unwrap_or(NameDiagnosis::Named);
     }
@@ -133,14 +140,22 @@ mod tests {
     fn without_names_the_cause_is_told() {
         use MapState::{Missing, Ok, Refused, Unreadable};
         use NameDiagnosis as D;
-        let new = Some((3, 12));
-        let too_old = D::TooOld { version: (3, 11) };
+        let (old, new) = (Some((3, 11)), Some((3, 12)));
+        let too_old = D::TooOld { version: (3, 8) };
         // version, asked at start, trampolines on stacks, map open, map, diagnosis
         let table = [
             (None, false, 0, false, Missing, D::NotPython),
-            (Some((3, 11)), false, 0, false, Missing, too_old),
-            (Some((3, 11)), true, 0, false, Ok, too_old),
-            (Some((3, 11)), false, 9, true, Refused, D::MapRefused),
+            (Some((3, 8)), false, 0, false, Missing, too_old),
+            (Some((3, 8)), true, 0, false, Missing, too_old),
+            (Some((3, 9)), false, 0, false, Missing, D::NotActivated),
+            (old, false, 0, false, Missing, D::NotActivated),
+            (old, true, 0, false, Missing, D::NotActivated),
+            (old, true, 0, false, Ok, D::NotActivated),
+            (old, true, 0, true, Ok, D::Named),
+            (old, true, 0, false, Refused, D::MapRefused),
+            (old, false, 0, true, Ok, D::ActivatedLate),
+            (old, false, 9, true, Refused, D::MapRefused),
+            (old, true, 9, false, Missing, D::MapMissing),
             (new, false, 0, false, Missing, D::NotActivated),
             (new, false, 0, false, Ok, D::NotActivated),
             (new, false, 0, true, Ok, D::ActivatedLate),
@@ -177,14 +192,17 @@ mod tests {
         ];
         for row in table {
             let (asked, samples_without_outer_trampoline, expected) = row;
-            let python = python(Some((3, 12)), asked);
-            let facts = NameFacts {
-                named_frames: 50,
-                trampoline_frames: 50,
-                samples_without_outer_trampoline,
-                ..nameless(&python, MapState::Ok)
-            };
-            assert_eq!(diagnose(&facts), expected, "{row:?}");
+            for version in [(3, 9), (3, 12)] {
+                let python = python(Some(version), asked);
+                let facts = NameFacts {
+                    map_is_open: true,
+                    named_frames: 50,
+                    trampoline_frames: 50,
+                    samples_without_outer_trampoline,
+                    ..nameless(&python, MapState::Ok)
+                };
+                assert_eq!(diagnose(&facts), expected, "{row:?} {version:?}");
+            }
         }
     }
 

@@ -33,12 +33,12 @@ pub enum NameDiagnosis {
     Named,
     /// The process is not a CPython.
     NotPython,
-    /// CPython before 3.12 has no trampolines.
+    /// CPython before 3.9 cannot have trampolines.
     TooOld {
         /// Its version.
         version: (u8, u8),
     },
-    /// CPython 3.12+ started without trampolines.
+    /// CPython started without trampolines: its own, or before 3.12 those of `profiler-trampoline`.
     NotActivated,
     /// Trampolines were switched on while functions were already running: those cannot be shown.
     ActivatedLate,

@@ -68,7 +68,14 @@ fn too_old(_: &Python) -> Verdict {
         return skip("there is no CPython before 3.12");
     };
     let report = report(old.plain().arg(workload("chain")));
-    let version = format!("this is CPython {}.{}", old.version.0, old.version.1);
-    assert_says(&report, &[&version, "3.12"]);
+    let (major, minor) = old.version;
+    if old.version >= (3, 9) {
+        let without = format!("CPython {major}.{minor} has no trampolines of its own");
+        let command = format!("`pyprof-bpf record -- python{major}.{minor} app.py`");
+        assert_says(&report, &[&without, &command]);
+    } else {
+        let version = format!("this is CPython {major}.{minor}");
+        assert_says(&report, &[&version, "only 3.9 and later"]);
+    }
     Ok(())
 }

@@ -4,6 +4,7 @@ mod advice;
 mod compiled;
 mod hotplug;
 mod launch;
+mod launch_old;
 mod names;
 mod perf_map;
 mod program;
@@ -56,6 +57,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         stops::TESTS,
         targets::TESTS,
         program::TESTS,
+        launch_old::TESTS_OF_NEW,
     ]
     .concat();
     // What does not depend on where trampolines come from is not tried again.
@@ -75,6 +77,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     } else {
         for_each(&pythons, &with_own)
     };
+    trials.extend(trials_of_launching(&pythons, &old_pythons));
     trials.extend(if old_pythons.is_empty() {
         skipped(
             &with_ours,
@@ -101,6 +104,20 @@ fn skipped<'a>(tests: impl IntoIterator<Item = &'a Test>, why: &'static str) -> 
     tests
         .map(|(name, _)| Trial::ignorable_test(*name, move || Ok(Completion::ignored_with(why))))
         .collect()
+}
+
+/// What is about commands that run older or other Pythons.
+fn trials_of_launching(pythons: &[Python], old: &[Python]) -> Vec<Trial> {
+    let mut trials = for_each(old, launch_old::TESTS);
+    if old.is_empty() {
+        let why = "there is no CPython 3.9 to 3.11 on PATH or under pyenv";
+        trials = skipped(launch_old::TESTS, why);
+    }
+    if let Some(any) = old.iter().chain(pythons).next() {
+        let others = launch_old::TESTS_OF_OTHERS.iter();
+        trials.extend(others.map(|test| trial(*test, any)));
+    }
+    trials
 }
 
 fn trial((name, test): Test, python: &Python) -> Trial {

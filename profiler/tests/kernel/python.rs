@@ -121,6 +121,27 @@ fn named_or_found(variable: &str, versions: &Range<(u32, u32)>) -> Vec<Python> {
         .collect()
 }
 
+/// Pythons that cannot have trampolines at all: CPython before 3.9, and other implementations; each by its path.
+pub(super) fn without_trampolines() -> Vec<PathBuf> {
+    let names = [
+        "python2.7",
+        "python3.6",
+        "python3.7",
+        "python3.8",
+        "pypy",
+        "pypy3",
+    ];
+    let runs = |path: &PathBuf| {
+        let done = Command::new(path).args(["-c", ""]).output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    let all = folders()
+        .into_iter()
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .filter(|path| path.is_file());
+    all.filter(runs).collect()
+}
+
 /// The newest one that has no trampolines yet.
 pub(super) fn too_old() -> Option<Python> {
     let pythons = candidates().into_iter().filter_map(|path| ask(&path));
@@ -130,6 +151,18 @@ pub(super) fn too_old() -> Option<Python> {
 }
 
 fn candidates() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = folders()
+        .iter()
+        .filter_map(|folder| fs::read_dir(folder).ok())
+        .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
+        .filter(|path| is_python(path))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Where interpreters lie: the folders on PATH, but for pyenv's scripts, and those of pyenv's versions.
+fn folders() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let on_path = env::split_paths(&path).filter(|folder| !folder.ends_with("shims"));
     let mut folders: Vec<PathBuf> = on_path.collect();
@@ -143,14 +176,7 @@ fn candidates() -> Vec<PathBuf> {
             .flatten()
             .map(|version| version.path().join("bin")),
     );
-    let mut files: Vec<PathBuf> = folders
-        .iter()
-        .filter_map(|folder| fs::read_dir(folder).ok())
-        .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
-        .filter(|path| is_python(path))
-        .collect();
-    files.sort();
-    files
+    folders
 }
 
 /// `python3` or `python3.N`.

@@ -7,11 +7,17 @@
 //!
 //! The socket is the helper's standard input, because that is a descriptor which a child can be given without
 //! `unsafe`; the real standard input follows over the socket with the word to begin.
+//!
+//! Before that, `program` finds out which CPython the command is, and `trampolines` gives it what it lacks.
 
 mod caller;
+mod error;
 mod helper;
+mod program;
+mod trampolines;
 
 use std::{
+    env,
     ffi::{CStr, OsString},
     io::{self, IoSlice},
     mem::MaybeUninit,
@@ -32,9 +38,12 @@ use tokio::{
 };
 
 pub use caller::sudo_caller;
+pub use error::LaunchError;
 pub use helper::exec_when_ready;
+pub use trampolines::{NoPlace, TrampolineFolder};
 
 use crate::model::Pid;
+use trampolines::PYTHON_PATH;
 
 /// First word of the helper's command line. Not for people.
 pub const HELPER: &str = "__exec-when-ready";
@@ -55,88 +64,38 @@ pub struct Launched {
     program: String,
 }
 
-/// Why a command did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
-    /// No process could be made.
-    #[error("cannot start a process for {program:?}")]
-    Spawn {
-        /// The command's first word.
-        program: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// There is no such program.
-    #[error("command not found: {program:?}{}", sudo_hint(program))]
-    NotFound {
-        /// The command's first word.
-        program: String,
-    },
-    /// It is there, but cannot be run.
-    #[error("cannot run {program:?}: {source}{}", sudo_hint(program))]
-    NotExecutable {
-        /// The command's first word.
-        program: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// It was to run as the user who called sudo.
-    #[error("cannot run {program:?} as the user who called sudo")]
-    BecomeCaller {
-        /// The command's first word.
-        program: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
-impl LaunchError {
-    /// What a shell would exit with.
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::NotFound { .. } => 127,
-            Self::NotExecutable { .. } => 126,
-            Self::Spawn { .. } | Self::BecomeCaller { .. } => 1,
-        }
-    }
-}
-
-/// What helps under sudo, which replaces `PATH` and so hides virtual environments.
-fn sudo_hint(program: &str) -> String {
-    hint_for(program, sudo_caller().is_some())
-}
-
-/// A program that was named with its directory is not searched for, and a shell must be able to take the name as it is.
-fn hint_for(program: &str, under_sudo: bool) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
-    if under_sudo && !program.is_empty() && program.chars().all(plain) {
-        format!(
-            "\n  sudo searches a PATH of its own: give the full path, `-- \"$(which {program})\"`"
-        )
-    } else {
-        String::new()
-    }
-}
-
 impl Launched {
-    /// Makes the waiting process. Needs a tokio runtime. `command` is the program and its arguments.
-    pub fn spawn(command: &[OsString]) -> Result<Self, LaunchError> {
+    /// Makes the waiting process. Needs a tokio runtime. `command` is the program and its arguments; `trampolines` are
+    /// for the Pythons that it may run, and must stay for as long as they start.
+    pub fn spawn(
+        command: &[OsString],
+        trampolines: Option<&TrampolineFolder>,
+    ) -> Result<Self, LaunchError> {
         let program = command
             .first()
             .map(|program| program.to_string_lossy().into_owned())
             .unwrap_or_default();
-        Self::spawn_helper(command, &program)
+        Self::spawn_helper(command, &program, trampolines)
             .map_err(|source| LaunchError::Spawn { program, source })
     }
 
-    fn spawn_helper(command: &[OsString], program: &str) -> io::Result<Self> {
+    fn spawn_helper(
+        command: &[OsString],
+        program: &str,
+        trampolines: Option<&TrampolineFolder>,
+    ) -> io::Result<Self> {
         let (control, theirs) = UnixStream::pair()?;
-        let child = Command::new("/proc/self/exe")
+        let mut helper = Command::new("/proc/self/exe");
+        helper
             .arg(HELPER)
             .args(command)
             .env(PERF_SUPPORT.0, PERF_SUPPORT.1)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .spawn()?;
+            .stdin(Stdio::from(OwnedFd::from(theirs)));
+        if let Some(folder) = trampolines {
+            let users = env::var_os(PYTHON_PATH);
+            helper.env(PYTHON_PATH, folder.python_path(users.as_deref()));
+        }
+        let child = helper.spawn()?;
         let pid = child.id().ok_or(io::ErrorKind::NotFound)?;
         Ok(Self {
             child,
@@ -232,19 +191,5 @@ async fn begin(control: UnixStream) -> io::Result<Vec<u8>> {
     match control.read_to_end(&mut answer).await {
         Err(err) if err.kind() == io::ErrorKind::ConnectionReset => Ok(Vec::new()),
         read => read.map(|_| answer),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::hint_for;
-
-    #[test]
-    fn a_program_that_sudo_does_not_find_is_to_be_given_with_its_path() {
-        let hint = hint_for("python", true);
-        assert!(hint.ends_with("`-- \"$(which python)\"`"), "{hint}");
-        for (program, under_sudo) in [("python", false), ("./python", true), ("a b", true)] {
-            assert_eq!(hint_for(program, under_sudo), "", "{program}");
-        }
     }
 }
