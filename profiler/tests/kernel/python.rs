@@ -49,19 +49,10 @@ impl Python {
     pub(super) fn perf(&self) -> Command {
         let mut command = self.plain();
         match &self.ours {
-            Some(_) => self.inherit_trampolines(&mut command),
-            None => {
-                command.args(["-X", "perf"]);
-            }
-        }
+            Some(ours) => command.env("PYTHONPATH", ours.launch()),
+            None => command.args(["-X", "perf"]),
+        };
         command
-    }
-
-    /// Lets trampolines be switched on in whatever the command starts, unless they come with the interpreter.
-    pub(super) fn inherit_trampolines(&self, command: &mut Command) {
-        if let Some(ours) = &self.ours {
-            command.env("PYTHONPATH", ours.launch());
-        }
     }
 
     /// `-c` prints something true.

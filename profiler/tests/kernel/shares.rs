@@ -30,9 +30,7 @@ fn bound(pieces: f64, samples: f64, functions: f64) -> f64 {
 fn truth(python: &Python) -> Verdict {
     let files = scratch();
     let file = files.path().join("truth.folded");
-    let mut command = pyprof();
-    python.inherit_trampolines(&mut command);
-    let output = command
+    let output = pyprof()
         .args(["record", "-F", "999", "--output"])
         .arg(&file)
         .arg("--")
