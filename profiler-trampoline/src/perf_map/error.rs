@@ -9,7 +9,8 @@ use super::file::path_of;
 /// Why an entry was not written, or a map not opened or copied.
 ///
 /// Half a line that was written is taken off the file again. Only while other threads are writing it stays until one of
-/// them can do so, and the next line begins with a line end.
+/// them can do so, and the next line begins with a line end. One gap is left: a line of another thread that finds room
+/// on a full disk at that very moment lands behind the half, and neither is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PerfMapError {

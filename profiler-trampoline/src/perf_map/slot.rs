@@ -54,6 +54,8 @@ pub(super) struct FileSlot {
     /// The parent's file, in a child that has not opened its own yet; -1 otherwise.
     inherited: AtomicI32,
     inherited_identity: Identity,
+    /// Whose it is, in case that the program closes the descriptor.
+    parent: AtomicU32,
     /// How much of it was there at the `fork`.
     inherited_length: AtomicU64,
 }
@@ -108,6 +110,7 @@ impl FileSlot {
             generation: AtomicU32::new(0),
             inherited: AtomicI32::new(-1),
             inherited_identity: Identity::none(),
+            parent: AtomicU32::new(0),
             inherited_length: AtomicU64::new(0),
         }
     }
@@ -194,6 +197,7 @@ impl FileSlot {
         let before = self.inherited.swap(parents, Ordering::AcqRel);
         close(before, &self.inherited_identity);
         self.inherited_identity.set(self.identity.get());
+        self.parent.store(owner, Ordering::Release);
     }
 
     /// Only one thread at a time comes here.
@@ -225,17 +229,32 @@ impl FileSlot {
         file::end_last_line(own.as_fd()).map_err(PerfMapError::Write)?;
         let parents = self.inherited.load(Ordering::Acquire);
         if self.inherited_identity.is(parents) {
-            let limit = self.inherited_length.load(Ordering::Acquire);
-            let before = file::length(own.as_fd());
-            let mut added = 0;
-            file::append_entries(borrowed(&parents), limit, own.as_fd(), &mut added).map_err(
-                |errno| {
-                    file::take_back(own.as_fd(), before, added);
-                    PerfMapError::Copy(errno)
-                },
-            )?;
+            self.copy_inherited(borrowed(&parents), own.as_fd())?;
+        } else if parents >= 0 {
+            // A daemon has closed it, as it closes everything.
+            let path = file::path_of(self.parent.load(Ordering::Acquire));
+            if let Ok(file) = file::open_source(path.as_c_str())
+                && file::identity(file.as_fd()) == Ok(self.inherited_identity.get())
+            {
+                self.copy_inherited(file.as_fd(), own.as_fd())?;
+            }
         }
         Ok(own)
+    }
+
+    /// All of the parent's entries or none.
+    fn copy_inherited(
+        &self,
+        parents: BorrowedFd<'_>,
+        own: BorrowedFd<'_>,
+    ) -> Result<(), PerfMapError> {
+        let limit = self.inherited_length.load(Ordering::Acquire);
+        let before = file::length(own);
+        let mut added = 0;
+        file::append_entries(parents, limit, own, &mut added).map_err(|errno| {
+            file::take_back(own, before, added);
+            PerfMapError::Copy(errno)
+        })
     }
 
     fn exchange(&self, current: u64, new: u64) -> Result<(), u64> {
