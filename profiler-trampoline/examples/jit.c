@@ -1,9 +1,9 @@
 /*
  * The same as jit.rs, in C: a just-in-time compiler as small as one can be, and how its code gets names.
  *
- *     cargo build --release -p profiler-trampoline
- *     cc -O2 -fno-omit-frame-pointer -Iinclude examples/jit.c -L../target/release -lpyprof_trampoline -o jit
- *     LD_LIBRARY_PATH=../target/release ./jit --seconds 10
+ *     cargo build --profile trampoline -p profiler-trampoline
+ *     cc -O2 -fno-omit-frame-pointer -Iinclude examples/jit.c -L../target/trampoline -lpyprof_trampoline -o jit
+ *     LD_LIBRARY_PATH=../target/trampoline ./jit --seconds 10
  *
  * jit::outer calls jit::inner three times and jit::leaf2 once; both spin equally long in each call.
  */

@@ -2,13 +2,14 @@
 //!
 //! ```console
 //! $ cargo run --release --example jit -- --seconds 10 &
-//! $ sudo pyprof-bpf --pid $! --view native -d 3
+//! $ sudo pyprof-bpf --pid $! -d 3
 //! $ perf record -g -e cpu-clock -p $! sleep 3; perf report --stdio
+//! $ samply record target/release/examples/jit --seconds 5
 //! ```
 //!
 //! Three functions are made at run time. `jit::outer` calls `jit::inner` three times and `jit::leaf2` once, and these
 //! two spin equally long in each call: of the time, three quarters are `jit::inner` and one is `jit::leaf2`. Each
-//! function begins as the C compiler's do with `-fno-omit-frame-pointer`, so that a walk by frame pointers finds the
+//! function begins as a C compiler's do with `-fno-omit-frame-pointer`, so that a walk by frame pointers finds the
 //! caller.
 
 #![expect(clippy::print_stdout, reason = "an example may talk")]

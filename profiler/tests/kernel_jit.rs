@@ -194,7 +194,6 @@ fn assert_shares(who: &str, ends: &Ends) {
         100.0 * leaf2,
         100.0 * on_outer
     );
-    println!("{note}");
     assert!((inner - 0.75).abs() < 0.08, "{note}\n{ends:?}");
     assert!((leaf2 - 0.25).abs() < 0.08, "{note}\n{ends:?}");
     assert!(on_outer > 0.97, "{note}\n{ends:?}");
@@ -203,7 +202,8 @@ fn assert_shares(who: &str, ends: &Ends) {
 
 fn pyprof_bpf(program: &Path, folder: &Path) -> Verdict {
     let target = Running::start(program);
-    for view in ["native", "mixed"] {
+    // The native view hides what JIT compilers make.
+    for view in ["python", "mixed"] {
         let output = folder.join(format!("{view}.folded"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_pyprof-bpf"));
         command

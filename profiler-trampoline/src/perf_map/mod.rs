@@ -34,9 +34,18 @@ static OF_THIS_PROCESS: PerfMap = PerfMap {
 /// escapes, or are up to 1 KiB long with them. So an entry may be written in a signal handler; only when the signal
 /// came while this very thread was opening or closing the file, it is an error then ([`PerfMapError::Reentered`]).
 ///
+/// An entry costs two system calls, `fstat(2)` and `writev(2)`: about 5 µs on a virtual machine where `write(2)` of the
+/// same line alone costs 2.5 µs and the cheapest system call 0.4 µs. 32 threads on two processors wrote 320,000 entries
+/// of 156 bytes on average, some of 20 KB, in 2.1 s. The first look at the file is what keeps entries out of files that
+/// are not the map: programs close descriptors that are not theirs, and their numbers are used again.
+///
+/// A reader that follows the file may find it ending within a line, since the kernel lets it see a long write before it
+/// is over; the rest comes, with nothing in between.
+///
 /// After `fork` the child has a map of its own. Its first entry brings along what the parent had written until then, so
 /// that the child's map names all of the code that the child has. After `exec` the pid is the same, and so is the file:
-/// new entries are added behind the old ones, and readers believe the later of two.
+/// new entries are added behind the old ones, and readers believe the later of two. A child that is made by the system
+/// call `clone` itself, without the C library, goes on in its parent's file.
 #[derive(Debug)]
 pub struct PerfMap {
     slot: FileSlot,
