@@ -6,6 +6,7 @@ use std::{
     os::fd::AsRawFd as _,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
+    time::Duration,
 };
 
 use super::stage::{
@@ -58,6 +59,7 @@ fn closing() -> Verdict {
             while busy.load(Ordering::Acquire) {
                 map().fini();
                 closed.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_micros(10)); // the others need processors, too
             }
         });
         let writers: Vec<_> = (0..WRITERS)

@@ -63,6 +63,8 @@ pub(crate) fn own_tmp(options: &str) -> Verdict {
     };
     // SAFETY: asks for a number.
     let uid = unsafe { libc::geteuid() };
+    // SAFETY: asks for a number.
+    let gid = unsafe { libc::getegid() };
     let spaces = if uid == 0 {
         libc::CLONE_NEWNS
     } else {
@@ -73,8 +75,13 @@ pub(crate) fn own_tmp(options: &str) -> Verdict {
         return Err(skip("unshare", std::io::Error::last_os_error()));
     }
     if uid != 0 {
-        fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))
-            .map_err(|err| skip("uid_map", err))?;
+        for (file, text) in [
+            ("uid_map", format!("{uid} {uid} 1")),
+            ("setgroups", "deny".to_owned()),
+            ("gid_map", format!("{gid} {gid} 1")),
+        ] {
+            fs::write(format!("/proc/self/{file}"), text).map_err(|err| skip(file, err))?;
+        }
     }
     let mount = |kind: &std::ffi::CStr, place: &std::ffi::CStr, flags, options: &str| {
         let options = std::ffi::CString::new(options).unwrap();
