@@ -13,11 +13,17 @@
 
 use std::{
     env, fs,
-    process::{Command, ExitCode},
-    sync::{Arc, Mutex},
+    process::{Child, Command, ExitCode, Output, Stdio},
+    sync::{
+        Arc, Mutex,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
 };
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use rustix::process::{Pid, Signal, kill_process};
 
 #[expect(
     clippy::unnecessary_wraps,
@@ -44,16 +50,31 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
+/// Waits for a scene to end. One that hangs is ended, far later than it could take.
+fn wait_patiently(child: Child) -> std::io::Result<Output> {
+    let pid = Pid::from_child(&child);
+    let (ended, is_ended) = mpsc::channel();
+    let watchdog = thread::spawn(move || {
+        if is_ended.recv_timeout(Duration::from_mins(5)) == Err(RecvTimeoutError::Timeout) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    });
+    let done = child.wait_with_output();
+    let _ = ended.send(());
+    let _ = watchdog.join();
+    done
+}
+
 /// Has a scene played, and judges by how its process ended.
 fn watch(name: &str, notes: &Mutex<Vec<String>>) -> Result<Completion, Failed> {
     let mut command = Command::new(env::current_exe()?);
     let child = command
         .env(SCENE, name)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()?;
     let map = format!("/tmp/perf-{}.map", child.id());
-    let done = child.wait_with_output()?;
+    let done = wait_patiently(child)?;
     // It is there when the scene had no `/tmp` of its own.
     let _ = fs::remove_file(map);
     let said = String::from_utf8_lossy(&done.stdout).trim_end().to_owned();

@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    os::unix::process::CommandExt as _,
+    io::{Read as _, Write as _},
+    os::unix::{net::UnixStream, process::CommandExt as _},
     process::{self, Command},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -18,6 +19,10 @@ pub(super) const SCENES: &[Scene] = &[
     (
         "a_childs_map_has_the_parents_entries_and_then_its_own",
         child,
+    ),
+    (
+        "what_the_parent_writes_after_the_fork_is_not_the_childs",
+        later,
     ),
     (
         "a_child_of_a_process_with_a_closed_map_has_its_entries",
@@ -48,6 +53,27 @@ fn child() -> Verdict {
         "1 10 parents\n2 10 childs\n3 10 childs, too\n"
     );
     assert_eq!(text(), "1 10 parents\n4 10 parents later\n");
+    Ok(())
+}
+
+fn later() -> Verdict {
+    own_tmp_if_possible();
+    write(1, "before");
+    let (mut parents, mut childs) = UnixStream::pair().unwrap();
+    let parent = thread::spawn(move || {
+        parents.read_exact(&mut [0]).unwrap();
+        write(2, "parents later");
+        parents.write_all(b"2").unwrap();
+    });
+    let child = fork(|| {
+        childs.write_all(b"1").unwrap();
+        childs.read_exact(&mut [0]).unwrap();
+        write(3, "childs");
+    });
+    parent.join().unwrap();
+    assert!(child.went_well);
+    assert_eq!(child.map().unwrap(), "1 10 before\n3 10 childs\n");
+    assert_eq!(text(), "1 10 before\n2 10 parents later\n");
     Ok(())
 }
 
