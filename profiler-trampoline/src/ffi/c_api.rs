@@ -33,9 +33,9 @@ pub extern "C" fn pyprof_perf_map_init() -> c_int {
 /// however long it is. Control characters in `entry_name`, and bytes that are not UTF-8, are written as escapes.
 ///
 /// Returns `PYPROF_PERF_MAP_OK`, `PYPROF_PERF_MAP_ERROR` with `errno` set, also when the disk is full, or
-/// `PYPROF_PERF_MAP_LOCKED`. Thread-safe. Async-signal-safe for names that need no escapes or are up to 1,024 bytes
-/// long with them. May be called after `fork`: the child writes a map of its own, which begins with its parent's
-/// entries.
+/// `PYPROF_PERF_MAP_LOCKED`. Thread-safe. Once the map is open, async-signal-safe for names that need no escapes or are
+/// up to 1,024 bytes long with them. May be called after `fork`: the child writes a map of its own, which begins with
+/// its parent's entries.
 ///
 /// # Safety
 ///

@@ -30,8 +30,8 @@ pub enum PerfMapError {
     /// of `RLIMIT_FSIZE` exactly it is `EFBIG`, and the kernel also sends `SIGXFSZ`. `EBADF` is for a program that
     /// closed the descriptor while this library was using it.
     Write(Errno),
-    /// A signal handler wrote an entry while this same thread was opening or closing the file, or taking half a line off it
-    /// (`EDEADLK`).
+    /// A signal handler wrote an entry while this same thread was opening or closing the file, or taking half a line
+    /// off it (`EDEADLK`).
     Reentered,
 }
 

@@ -31,8 +31,9 @@ static OF_THIS_PROCESS: PerfMap = PerfMap {
 ///
 /// It can be used from any number of threads. Each entry is one `write(2)` of the whole line, so that lines of several
 /// writers never mix. Nothing waits for a lock once the file is open, and nothing is allocated for names that need no
-/// escapes, or are up to 1 KiB long with them. So an entry may be written in a signal handler; only when the signal
-/// came while this very thread was opening or closing the file, it is an error then ([`PerfMapError::Reentered`]).
+/// escapes, or are up to 1 KiB long with them. So an entry may be written in a signal handler once the map is open; only
+/// when the signal came while this very thread was opening or closing the file, it is an error
+/// ([`PerfMapError::Reentered`]).
 ///
 /// An entry costs two system calls, `fstat(2)` and `writev(2)`: about 5 µs on a virtual machine where `write(2)` of the
 /// same line alone costs 2.5 µs and the cheapest system call 0.4 µs. 32 threads on two processors wrote 320,000 entries

@@ -146,6 +146,8 @@ impl FileSlot {
                 }
                 word = self.nap();
             } else {
+                // Before it is taken: a child that is not told would wait for a thread that it does not have.
+                watch_forks();
                 match self.exchange(CLOSED, taken()) {
                     Ok(()) => return self.open(),
                     Err(now) => word = now,
@@ -202,7 +204,6 @@ impl FileSlot {
 
     /// Only one thread at a time comes here.
     fn open(&self) -> Result<OpenFile<'_>, PerfMapError> {
-        watch_forks();
         match self.open_with_inherited_entries() {
             Ok(file) => {
                 // In this order: a `fork` at any moment finds the parent's entries in one place at least.

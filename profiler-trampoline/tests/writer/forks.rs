@@ -32,6 +32,7 @@ pub(super) const SCENES: &[Scene] = &[
     ("a_child_that_writes_nothing_makes_no_file", silent),
     ("a_child_has_the_entries_of_a_deleted_map", deleted),
     ("children_forked_while_threads_write_have_whole_lines", busy),
+    ("a_fork_during_the_first_opening_stops_no_child", first),
     ("after_exec_entries_are_added", exec),
     ("children_that_exec_leave_no_file_and_no_descriptor", spawn),
     ("a_fork_in_a_signal_handler_upsets_nothing", in_handler),
@@ -186,6 +187,25 @@ fn busy() -> Verdict {
     let mut checker = Checker::default();
     checker.read(&text());
     assert_eq!(text().lines().count(), counts.iter().sum::<usize>());
+    Ok(())
+}
+
+/// The child of a process in which another thread was just opening the map must not wait for that thread.
+fn first() -> Verdict {
+    own_tmp_if_possible();
+    for _ in 0..300 {
+        let child = fork(|| {
+            let writer = thread::spawn(|| write(1, "a"));
+            let grandchild = fork(|| write(2, "b"));
+            writer.join().unwrap();
+            assert!(grandchild.went_well);
+            assert!(grandchild.map().unwrap().ends_with("2 10 b\n"));
+            assert_eq!(text(), "1 10 a\n");
+        });
+        assert!(child.went_well);
+        child.map();
+    }
+    assert!(!path().exists());
     Ok(())
 }
 
