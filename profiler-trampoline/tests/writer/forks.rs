@@ -193,9 +193,16 @@ fn busy() -> Verdict {
 /// The child of a process in which another thread was just opening the map must not wait for that thread.
 fn first() -> Verdict {
     own_tmp_if_possible();
-    for _ in 0..300 {
+    for _ in 0..1000 {
         let child = fork(|| {
-            let writer = thread::spawn(|| write(1, "a"));
+            static BEGINS: AtomicBool = AtomicBool::new(false);
+            let writer = thread::spawn(|| {
+                BEGINS.store(true, Ordering::Release);
+                write(1, "a");
+            });
+            while !BEGINS.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
             let grandchild = fork(|| write(2, "b"));
             writer.join().unwrap();
             assert!(grandchild.went_well);
