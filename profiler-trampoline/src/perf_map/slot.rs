@@ -117,6 +117,8 @@ impl FileSlot {
 
     /// The open file; opens it if need be.
     pub(super) fn borrow(&self) -> Result<OpenFile<'_>, PerfMapError> {
+        // Before the word is changed: a signal handler may fork at any moment after.
+        let generation = self.generation.load(Ordering::Acquire);
         let mut naps = 0;
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -130,7 +132,7 @@ impl FileSlot {
                 let next = (word + USER) & !CLOSING;
                 match self.exchange(word, next) {
                     Ok(()) => {
-                        let file = self.guard(descriptor(word));
+                        let file = self.guard(descriptor(word), generation);
                         if self.identity.is(file.descriptor) {
                             return Ok(file);
                         }
@@ -149,7 +151,7 @@ impl FileSlot {
                 // Before it is taken: a child that is not told would wait for a thread that it does not have.
                 watch_forks();
                 match self.exchange(CLOSED, taken()) {
-                    Ok(()) => return self.open(),
+                    Ok(()) => return self.open(generation),
                     Err(now) => word = now,
                 }
             }
@@ -203,8 +205,13 @@ impl FileSlot {
     }
 
     /// Only one thread at a time comes here.
-    fn open(&self) -> Result<OpenFile<'_>, PerfMapError> {
-        match self.open_with_inherited_entries() {
+    fn open(&self, generation: u32) -> Result<OpenFile<'_>, PerfMapError> {
+        let opened = self.open_with_inherited_entries();
+        if self.generation.load(Ordering::Acquire) != generation {
+            // A signal handler forked, and this is the child: the slot is not taken any more.
+            return Err(PerfMapError::Reentered);
+        }
+        match opened {
             Ok(file) => {
                 // In this order: a `fork` at any moment finds the parent's entries in one place at least.
                 self.owner.store(std::process::id(), Ordering::Release);
@@ -214,7 +221,7 @@ impl FileSlot {
                 let descriptor = file.into_raw_fd();
                 let word = OPEN | USER | u64::from(descriptor.cast_unsigned());
                 self.word.store(word, Ordering::Release);
-                Ok(self.guard(descriptor))
+                Ok(self.guard(descriptor, generation))
             }
             Err(err) => {
                 self.word.store(CLOSED, Ordering::Release);
@@ -274,11 +281,11 @@ impl FileSlot {
         self.word.load(Ordering::Acquire)
     }
 
-    fn guard(&self, descriptor: i32) -> OpenFile<'_> {
+    fn guard(&self, descriptor: i32, generation: u32) -> OpenFile<'_> {
         OpenFile {
             slot: self,
             descriptor,
-            generation: self.generation.load(Ordering::Acquire),
+            generation,
         }
     }
 }

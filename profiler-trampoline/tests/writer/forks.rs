@@ -291,6 +291,7 @@ fn in_handler() -> Verdict {
         COUNT.store(n + 1, Ordering::Relaxed);
     }
     own_tmp_if_possible();
+    map().init().unwrap(); // asking to be told of forks cannot be interrupted by one
     super::signals::every_microseconds(300, handler);
     let mut n = 0;
     while COUNT.load(Ordering::Relaxed) < FORKS || IN_CHILD.load(Ordering::Relaxed) {
