@@ -139,6 +139,7 @@ fn busy() -> Verdict {
     const WRITERS: usize = 8;
     const CHILDREN: usize = 40;
     own_tmp_if_possible();
+    map().init().unwrap(); // it is read before anybody may have written
     let go_on = AtomicBool::new(true);
     let (children, counts) = thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
