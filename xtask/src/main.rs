@@ -4,6 +4,7 @@
 //! setup  what compiling BPF needs            ─► rustup toolchain, bpf-linker
 //! bpf    profiler-ebpf                       ─► profiler/bpf/pyprof-bpf.bpf.o
 //! test   setup, interpreters, browser, build ─► one line of totals
+//! header profiler-trampoline/src/ffi/c_api.rs ─► include/pyprof_trampoline.h
 //! demo   release build, a bundled workload   ─► flame graph, hottest functions
 //! bench  release build, bundled workloads    ─► table of ratios
 //! test-pythons  Pythons of other systems     ─► trials under them, perf beside
@@ -32,6 +33,7 @@ mod browser;
 mod command;
 mod demo;
 mod folded;
+mod header;
 mod host;
 mod llvm;
 mod pythons;
@@ -48,6 +50,7 @@ Usage: cargo xtask <command>
   setup             install what compiling the BPF object needs
   bpf [--check]     refresh the bundled BPF object, or only check that it is fresh
   test [FILTER...]  set up, build everything from source, run every test
+  header            refresh the C header of profiler-trampoline
   test-pythons [DEBIAN-RELEASE...]
                     run the kernel trials under the Pythons of other systems
   demo              profile a bundled program and show where its time went
@@ -81,6 +84,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         [test_pythons::INSIDE, name, kernel, profiler] => {
             test_pythons::inside(name, kernel, profiler)
         }
+        ["header"] => header::refresh(),
         ["demo"] => demo::run(),
         ["bench", pieces @ ..] => bench::run(pieces),
         _ => bail!("no command `{}`\n{USAGE}", arguments.join(" ")),

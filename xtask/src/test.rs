@@ -116,6 +116,14 @@ fn test_environment(notes: &mut Vec<String>) -> Vec<(&'static str, OsString)> {
         Ok(list) => environment.push(("PYPROF_TEST_OLD_PYTHONS", list)),
         Err(err) => notes.push(format!("an interpreter cannot be passed on: {err}")),
     }
+    // Other profilers that show what profiler-trampoline writes, and a witness of its system calls.
+    for (program, package) in [("perf", "linux-perf"), ("strace", "strace")] {
+        if host::which(program).is_none()
+            && let Err(err) = command::apt_install(&[package])
+        {
+            notes.push(format!("tests that need {program} are skipped: {err:#}"));
+        }
+    }
     match browser::prepare() {
         Ok(Some(browser)) => {
             println!("== Browser: {}", browser.display());

@@ -11,7 +11,8 @@ use crate::{PerfMap, PerfMapError};
 pub const PYPROF_PERF_MAP_OK: c_int = 0;
 /// The file could not be opened, written or copied; `errno` says why.
 pub const PYPROF_PERF_MAP_ERROR: c_int = -1;
-/// A signal handler called while the code it interrupted was opening the file.
+/// Called in a signal handler, and the code that it interrupted was opening or closing the file: nothing was done, and
+/// `errno` is `EDEADLK`. CPython returns this when it cannot make its lock; there is none here.
 pub const PYPROF_PERF_MAP_LOCKED: c_int = -2;
 
 /// Opens `/tmp/perf-PID.map` of this process, or makes it with mode 0600. Does nothing when it is open.
@@ -32,8 +33,9 @@ pub extern "C" fn pyprof_perf_map_init() -> c_int {
 /// however long it is. Control characters in `entry_name`, and bytes that are not UTF-8, are written as escapes.
 ///
 /// Returns `PYPROF_PERF_MAP_OK`, `PYPROF_PERF_MAP_ERROR` with `errno` set, also when the disk is full, or
-/// `PYPROF_PERF_MAP_LOCKED`. Thread-safe. Async-signal-safe for names of up to 1,024 bytes, and after `fork`: the child
-/// writes a map of its own, which begins with its parent's entries.
+/// `PYPROF_PERF_MAP_LOCKED`. Thread-safe. Once the map is open, async-signal-safe for names that need no escapes or are
+/// up to 1,024 bytes long with them. May be called after `fork`: the child writes a map of its own, which begins with
+/// its parent's entries.
 ///
 /// # Safety
 ///
@@ -52,8 +54,8 @@ pub unsafe extern "C" fn pyprof_perf_map_write_entry(
 
 /// Adds all entries of the perf map at `path` to the one of this process, usually those of the parent process.
 ///
-/// Not needed after `fork` when the parent used these functions. A last line without an end is left out; all entries
-/// are added or none.
+/// Not needed after `fork` when the parent used these functions. A last line without an end is left out. All entries
+/// are added or none, unless other threads write at the same time.
 ///
 /// Returns `PYPROF_PERF_MAP_OK`, `PYPROF_PERF_MAP_ERROR` with `errno` set, or `PYPROF_PERF_MAP_LOCKED`.
 ///

@@ -214,7 +214,7 @@ fn outcome(api: &ModuleApi, result: Result<(), PerfMapError>) -> Object {
     match result {
         Ok(()) => none(api),
         Err(err) => {
-            let text = CString::new(err.to_string()).unwrap_or_default();
+            let text = CString::new(err.cause()).unwrap_or_default();
             // SAFETY: the format takes an `int` and a NUL-terminated string.
             unsafe { (api.build_value)(c"(is)".as_ptr(), err.errno(), text.as_ptr()) }
         }

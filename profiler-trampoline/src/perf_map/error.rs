@@ -4,7 +4,13 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-/// Why nothing was written. No half of an entry stays behind.
+use super::file::path_of;
+
+/// Why an entry was not written, or a map not opened or copied.
+///
+/// Half a line that was written is taken off the file again. Only while other threads are writing it stays until one of
+/// them can do so, and the next line begins with a line end. One gap is left: a line of another thread that finds room
+/// on a full disk at that very moment lands behind the half, and neither is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PerfMapError {
@@ -17,11 +23,15 @@ pub enum PerfMapError {
     ForeignOwner,
     /// The file that lies there has other names (`EMLINK`): somebody linked another file to this place.
     HardLink,
-    /// A map could not be copied: the one asked for, or the parent's after `fork`.
+    /// A map could not be copied: the one asked for, or the parent's after `fork`. Nothing was added, unless other
+    /// threads were writing at the same time: then the first of its entries may have been.
     Copy(Errno),
-    /// The entry could not be written: the disk is full, for example.
+    /// The entry could not be written: `ENOSPC` when the disk is full, or the file as large as it may be. At the limit
+    /// of `RLIMIT_FSIZE` exactly it is `EFBIG`, and the kernel also sends `SIGXFSZ`. `EBADF` is for a program that
+    /// closed the descriptor while this library was using it.
     Write(Errno),
-    /// A signal handler wrote an entry while this same thread was opening the file (`EDEADLK`).
+    /// A signal handler wrote an entry while this same thread was opening or closing the file, or taking half a line
+    /// off it (`EDEADLK`).
     Reentered,
 }
 
@@ -39,18 +49,26 @@ impl PerfMapError {
     }
 }
 
+impl PerfMapError {
+    /// The cause without the path, for a message that names it elsewhere.
+    pub(crate) fn cause(self) -> String {
+        match self {
+            Self::Open(Errno::LOOP) => "it is a symbolic link; remove it".to_owned(),
+            Self::Open(Errno::ISDIR) => "it is a directory; remove it".to_owned(),
+            Self::Open(errno) => format!("cannot be opened: {errno}"),
+            Self::NotRegular => "it is not a regular file; remove it".to_owned(),
+            Self::ForeignOwner => "it belongs to another user; have it removed".to_owned(),
+            Self::HardLink => "the file there has other names (hard links); remove it".to_owned(),
+            Self::Copy(errno) => format!("entries cannot be copied: {errno}"),
+            Self::Write(errno) => format!("cannot be written: {errno}"),
+            Self::Reentered => "it is being opened by the code that was interrupted".to_owned(),
+        }
+    }
+}
+
 impl fmt::Display for PerfMapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open(Errno::LOOP) => f.write_str("it is a symbolic link"),
-            Self::Open(errno) => write!(f, "cannot be opened: {errno}"),
-            Self::NotRegular => f.write_str("it is not a regular file"),
-            Self::ForeignOwner => f.write_str("it belongs to another user"),
-            Self::HardLink => f.write_str("the file there has other names (hard links)"),
-            Self::Copy(errno) => write!(f, "entries cannot be copied: {errno}"),
-            Self::Write(errno) => write!(f, "cannot be written: {errno}"),
-            Self::Reentered => f.write_str("it is being opened by the code that was interrupted"),
-        }
+        write!(f, "{}: {}", path_of(std::process::id()), self.cause())
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::fmt;
 
 use rustix::{
-    fd::{AsFd, BorrowedFd, OwnedFd},
+    fd::{BorrowedFd, OwnedFd},
     fs::{FileType, Mode, OFlags, Stat, fstat, ftruncate, open},
     io::{Errno, pread, retry_on_intr, write},
     process::geteuid,
@@ -66,8 +66,12 @@ pub(super) fn open_own() -> Result<OwnedFd, PerfMapError> {
     let path = path_of(std::process::id());
     // Readable, so that a forked child can copy it from the descriptor, wherever the file has gone.
     let flags = CAREFUL | OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
-    let file = retry_on_intr(|| open(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR))
-        .map_err(PerfMapError::Open)?;
+    let file = retry_on_intr(|| open(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR)).map_err(
+        |errno| match errno {
+            Errno::NXIO => PerfMapError::NotRegular, // a socket, or a device without a driver
+            other => PerfMapError::Open(other),
+        },
+    )?;
     check(&fstat(&file).map_err(PerfMapError::Open)?)?;
     Ok(file)
 }
@@ -97,37 +101,97 @@ pub(super) fn length(file: BorrowedFd<'_>) -> u64 {
     fstat(file).map_or(0, |stat| stat.st_size.cast_unsigned())
 }
 
-/// Adds the whole lines among the first `limit` bytes of `source` to the end of `target`; all of them or none.
-pub(super) fn append_entries(
-    source: &impl AsFd,
-    limit: u64,
-    target: BorrowedFd<'_>,
-) -> Result<(), Errno> {
-    let before = length(target);
-    copy_lines(source.as_fd(), limit, target).inspect_err(|_| {
-        // This is an attempt to leave nothing behind; what matters is the error that is on its way.
-        let _ = ftruncate(target, before);
-    })
+/// What tells a file from every other: its device and inode.
+pub(super) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    fstat(file).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-fn copy_lines(source: BorrowedFd<'_>, limit: u64, target: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Ends a last line that has no end: an earlier program of this pid was stopped by a full disk. What is there may be a
+/// whole entry, so nothing is taken away.
+pub(super) fn end_last_line(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    let length = length(file);
+    let mut last = [b'\n'];
+    if length > 0 {
+        retry_on_intr(|| pread(file, &mut last, length - 1))?;
+    }
+    if last != *b"\n" {
+        retry_on_intr(|| write(file, b"\n"))?;
+    }
+    Ok(())
+}
+
+/// Takes off what stands behind the last line end: half a line of ours. Nobody else may be writing.
+pub(super) fn cut_last_line(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    let end = end_of_lines(file, u64::MAX)?;
+    ftruncate(file, end)
+}
+
+/// Takes off what was added last, if it still is the end of the file.
+pub(super) fn take_back(file: BorrowedFd<'_>, before: u64, added: u64) {
+    if length(file) == before + added {
+        // If it fails, whole lines stay, and `cut_last_line` sees to the rest.
+        let _ = ftruncate(file, before);
+    }
+}
+
+/// Adds the whole lines among the first `limit` bytes of `source` to the end of `target`, each of them by a single
+/// `write(2)`, as others may be writing there. Counts in `added` what was written, also when it fails.
+pub(super) fn append_entries(
+    source: BorrowedFd<'_>,
+    limit: u64,
+    target: BorrowedFd<'_>,
+    added: &mut u64,
+) -> Result<(), Errno> {
     let end = end_of_lines(source, limit)?;
     let mut piece = [0; PIECE];
     let mut offset = 0;
     while offset < end {
         let wanted = PIECE.min((end - offset) as usize);
         let read = retry_on_intr(|| pread(source, &mut piece[..wanted], offset))?;
-        if read == 0 {
+        let long;
+        let lines = match whole_lines(&piece[..read]) {
+            [] if read == wanted => {
+                long = read_line(source, offset, end)?;
+                &long[..]
+            }
+            lines => lines,
+        };
+        if lines.is_empty() {
             break; // It was cut short meanwhile.
         }
-        let mut rest = &piece[..read];
-        while !rest.is_empty() {
-            let written = retry_on_intr(|| write(target, rest))?;
-            rest = &rest[written..];
+        let written = retry_on_intr(|| write(target, lines))?;
+        *added += written as u64;
+        if written < lines.len() {
+            return Err(Errno::NOSPC);
         }
-        offset += read as u64;
+        offset += lines.len() as u64;
     }
     Ok(())
+}
+
+/// The bytes up to the last line end.
+fn whole_lines(bytes: &[u8]) -> &[u8] {
+    let last = bytes.iter().rposition(|byte| *byte == b'\n');
+    &bytes[..last.map_or(0, |last| last + 1)]
+}
+
+/// A line that is longer than [`PIECE`]; empty if it has no end before `end`.
+fn read_line(source: BorrowedFd<'_>, start: u64, end: u64) -> Result<Vec<u8>, Errno> {
+    let mut line = Vec::new();
+    let mut piece = [0; PIECE];
+    loop {
+        let offset = start + line.len() as u64;
+        let wanted = PIECE.min(end.saturating_sub(offset) as usize);
+        let read = retry_on_intr(|| pread(source, &mut piece[..wanted], offset))?;
+        if read == 0 {
+            return Ok(Vec::new());
+        }
+        if let Some(last) = piece[..read].iter().position(|byte| *byte == b'\n') {
+            line.extend_from_slice(&piece[..=last]);
+            return Ok(line);
+        }
+        line.extend_from_slice(&piece[..read]);
+    }
 }
 
 /// Where the last whole line within the first `limit` bytes ends.
@@ -138,19 +202,13 @@ fn end_of_lines(file: BorrowedFd<'_>, limit: u64) -> Result<u64, Errno> {
         let start = end.saturating_sub(piece.len() as u64);
         let wanted = &mut piece[..(end - start) as usize];
         let read = retry_on_intr(|| pread(file, &mut *wanted, start))?;
-        if let Some(last) = wanted[..read].iter().rposition(|byte| *byte == b'\n') {
-            return Ok(start + last as u64 + 1);
+        let lines = whole_lines(&wanted[..read]).len();
+        if lines > 0 {
+            return Ok(start + lines as u64);
         }
         end = start;
     }
     Ok(0)
-}
-
-/// Takes the last `length` bytes off again: the part of a line that found room. True when that worked.
-pub(super) fn cut_end(file: BorrowedFd<'_>, length: usize) -> bool {
-    self::length(file)
-        .checked_sub(length as u64)
-        .is_some_and(|before| ftruncate(file, before).is_ok())
 }
 
 #[cfg(test)]

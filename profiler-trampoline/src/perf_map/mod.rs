@@ -12,41 +12,44 @@ mod file;
 mod line;
 mod slot;
 
-use std::{
-    ffi::CStr,
-    path::PathBuf,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::{ffi::CStr, path::PathBuf};
 
 use rustix::{
-    fd::{AsFd as _, BorrowedFd},
+    fd::AsFd as _,
     io::{Errno, IoSlice, retry_on_intr, writev},
 };
 
 pub use error::PerfMapError;
 
-use self::slot::FileSlot;
+use self::slot::{FileSlot, OpenFile};
 
 static OF_THIS_PROCESS: PerfMap = PerfMap {
     slot: FileSlot::new(),
-    torn: AtomicBool::new(false),
 };
 
 /// The perf map of this process, `/tmp/perf-PID.map`.
 ///
-/// It can be used from any number of threads. An entry costs one `write(2)` of the whole line, some microseconds, so
-/// that lines of several writers never mix. Nothing waits for a lock once the file is open, and nothing is allocated
-/// for names up to 1 KiB: an entry may be written in a signal handler, unless the signal came in this thread's own
-/// first entry, which is an error then ([`PerfMapError::Reentered`]).
+/// It can be used from any number of threads. Each entry is one `write(2)` of the whole line, so that lines of several
+/// writers never mix. Nothing waits for a lock once the file is open, and nothing is allocated for names that need no
+/// escapes, or are up to 1 KiB long with them. So an entry may be written in a signal handler once the map is open; only
+/// when the signal came while this very thread was opening or closing the file, it is an error
+/// ([`PerfMapError::Reentered`]).
+///
+/// An entry costs two system calls, `fstat(2)` and `writev(2)`: about 5 µs on a virtual machine where `write(2)` of the
+/// same line alone costs 2.5 µs and the cheapest system call 0.4 µs. 32 threads on two processors wrote 320,000 entries
+/// of 156 bytes on average, some of 20 KB, in 2.1 s. The first look at the file is what keeps entries out of files that
+/// are not the map: programs close descriptors that are not theirs, and their numbers are used again.
+///
+/// A reader that follows the file may find it ending within a line, since the kernel lets it see a long write before it
+/// is over; the rest comes, with nothing in between.
 ///
 /// After `fork` the child has a map of its own. Its first entry brings along what the parent had written until then, so
 /// that the child's map names all of the code that the child has. After `exec` the pid is the same, and so is the file:
-/// new entries are added behind the old ones, and readers believe the later of two.
+/// new entries are added behind the old ones, and readers believe the later of two. A child that is made by the system
+/// call `clone` itself, without the C library, goes on in its parent's file.
 #[derive(Debug)]
 pub struct PerfMap {
     slot: FileSlot,
-    /// The last line of the file was cut short by a write error.
-    torn: AtomicBool,
 }
 
 impl PerfMap {
@@ -80,9 +83,7 @@ impl PerfMap {
         name: &[u8],
     ) -> Result<(), PerfMapError> {
         let file = self.slot.borrow()?;
-        line::with_entry(address, size, name, |parts| {
-            self.append(file.as_fd(), file.is_shared(), parts)
-        })
+        line::with_entry(address, size, name, |parts| append(&file, parts))
     }
 
     /// Adds all entries of another perf map, usually that of the process this one was forked from, to this one.
@@ -92,7 +93,19 @@ impl PerfMap {
     pub fn copy_from(&self, path: &CStr) -> Result<(), PerfMapError> {
         let source = file::open_source(path)?;
         let target = self.slot.borrow()?;
-        file::append_entries(&source, u64::MAX, target.as_fd()).map_err(PerfMapError::Copy)
+        if target.tears() > 0 {
+            target.mend();
+        }
+        let before = file::length(target.as_fd());
+        let mut added = 0;
+        file::append_entries(source.as_fd(), u64::MAX, target.as_fd(), &mut added).map_err(
+            |errno| {
+                target.tear();
+                target.alone(|| file::take_back(target.as_fd(), before, added));
+                target.mend();
+                PerfMapError::Copy(errno)
+            },
+        )
     }
 
     /// Closes the file. The entries stay, since others read them: nothing removes the file. Does nothing when it is
@@ -101,40 +114,32 @@ impl PerfMap {
         self.slot.close();
     }
 
-    /// One line, in one `write(2)`.
-    fn append(
-        &self,
-        file: BorrowedFd<'_>,
-        shared: bool,
-        parts: &[&[u8]; 3],
-    ) -> Result<(), PerfMapError> {
-        let [head, name, end] = parts;
-        let length = head.len() + name.len() + end.len();
-        let was_torn = self.torn.load(Ordering::Relaxed);
-        let newline: &[u8] = if was_torn { b"\n" } else { b"" };
-        let slices = [
-            IoSlice::new(newline),
-            IoSlice::new(head),
-            IoSlice::new(name),
-            IoSlice::new(end),
-        ];
-        let written = retry_on_intr(|| writev(file, &slices)).map_err(PerfMapError::Write)?;
-        if written == newline.len() + length {
-            if was_torn {
-                self.torn.store(false, Ordering::Relaxed);
-            }
-            return Ok(());
-        }
-        // The disk is full, or the file as large as it may be. Half a line could be taken for a whole one.
-        let mended = !shared && file::cut_end(file, written);
-        self.torn.store(!mended || was_torn, Ordering::Relaxed);
-        Err(PerfMapError::Write(Errno::NOSPC))
-    }
-
     /// To be called in the child of a `fork`, before anything else: it has a single thread there, and the file that is
     /// open is its parent's.
     pub(crate) fn forked(&self) {
         self.slot.forked();
-        self.torn.store(false, Ordering::Relaxed);
     }
+}
+
+/// One line, in one `write(2)`.
+fn append(file: &OpenFile<'_>, parts: &[&[u8]; 3]) -> Result<(), PerfMapError> {
+    let [head, name, end] = parts;
+    if file.tears() > 0 {
+        file.mend();
+    }
+    let tears = file.tears();
+    let newline: &[u8] = if tears > 0 { b"\n" } else { b"" };
+    let slices = [newline, head, name, end].map(IoSlice::new);
+    let length: usize = slices.iter().map(|slice| slice.len()).sum();
+    let written = retry_on_intr(|| writev(file, &slices)).map_err(PerfMapError::Write)?;
+    if written < length {
+        // The disk is full, or the file as large as it may be. Half a line could be taken for a whole one.
+        file.tear();
+        file.mend();
+        return Err(PerfMapError::Write(Errno::NOSPC));
+    }
+    if tears > 0 {
+        file.ended_after(tears);
+    }
+    Ok(())
 }

@@ -1,0 +1,363 @@
+//! Generated code that is named through `profiler-trampoline`, as profilers show it: this one, Linux perf and samply.
+//!
+//! The programs are the examples of that crate, `jit.rs` and `jit.c`: `jit::outer` calls `jit::inner` three times and
+//! `jit::leaf2` once, each as long as the other. Trials need root, as the other `kernel` ones do; where a program is
+//! missing they say so and count as skipped.
+
+#![expect(clippy::print_stdout, reason = "what was measured is worth reading")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    collections::HashMap,
+    env, fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitCode, Output, Stdio},
+    sync::Mutex,
+};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+
+type Verdict = Result<(), Skip>;
+type Test = fn(&Path, &Path) -> Verdict;
+
+/// Why a trial cannot run here.
+struct Skip(String);
+
+const SAMPLES_MIN: u64 = 300;
+static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let tests: [(&str, Test); 3] = [
+        ("pyprof_bpf_names_generated_code", pyprof_bpf),
+        ("perf_names_generated_code", perf),
+        ("samply_names_generated_code", samply),
+    ];
+    let mut trials = Vec::new();
+    for (language, find) in [
+        ("rust", rust as fn(&Path) -> Result<PathBuf, Skip>),
+        ("c", c),
+    ] {
+        for (name, test) in tests {
+            trials.push(Trial::ignorable_test(
+                format!("{language}::{name}"),
+                move || {
+                    Ok(match run(find, test) {
+                        Ok(()) => Completion::Completed,
+                        Err(Skip(why)) => Completion::ignored_with(why),
+                    })
+                },
+            ));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    for note in NOTES.lock().unwrap().iter() {
+        println!("{note}");
+    }
+    conclusion.exit_code()
+}
+
+fn run(find: fn(&Path) -> Result<PathBuf, Skip>, test: Test) -> Verdict {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Skip(
+            "only root can load BPF programs everywhere".to_owned(),
+        ));
+    }
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Skip("the examples make code for x86-64".to_owned()));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = find(folder.path())?;
+    test(&program, folder.path())
+}
+
+/// The folder that cargo puts test programs and libraries into.
+fn built() -> PathBuf {
+    env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+/// The example in Rust, which cargo builds along with the tests of its own package.
+fn rust(_: &Path) -> Result<PathBuf, Skip> {
+    let program = built().parent().unwrap().join("examples/jit");
+    if program.is_file() {
+        Ok(program)
+    } else {
+        let make = "cargo build -p profiler-trampoline --example jit";
+        Err(Skip(format!(
+            "the example is not built: `{make}` does that"
+        )))
+    }
+}
+
+/// The example in C, through the header and the shared object.
+fn c(folder: &Path) -> Result<PathBuf, Skip> {
+    let library = built().join("libpyprof_trampoline.so");
+    if !library.is_file() {
+        let make = "cargo build -p profiler-trampoline --example jit";
+        return Err(Skip(format!(
+            "the shared object is not built: `{make}` does that"
+        )));
+    }
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler-trampoline");
+    let program = folder.join("jit");
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-std=c99",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pedantic",
+        "-O2",
+    ])
+    .args(["-fno-omit-frame-pointer", "-I"])
+    .arg(package.join("include"))
+    .arg(package.join("examples/jit.c"))
+    .arg(&library)
+    .arg("-o")
+    .arg(&program)
+    .arg(format!("-Wl,-rpath,{}", built().display()));
+    succeed(&mut cc)?;
+    Ok(program)
+}
+
+/// Runs a program that is to succeed; one that is not there is a reason to skip.
+fn succeed(command: &mut Command) -> Result<Output, Skip> {
+    match command.stdin(Stdio::null()).output() {
+        Err(err) => {
+            let name = command.get_program().to_string_lossy().into_owned();
+            Err(Skip(format!("cannot start {name}: {err}")))
+        }
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{command:?}: {said}");
+            Ok(done)
+        }
+    }
+}
+
+/// The example while it runs.
+struct Running(Child);
+
+impl Running {
+    fn start(program: &Path) -> Self {
+        let mut command = Command::new(program);
+        command.args(["--seconds", "60"]).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let output = child.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        remove_map(&self.pid());
+    }
+}
+
+fn remove_map(pid: &str) {
+    let _ = fs::remove_file(format!("/tmp/perf-{pid}.map"));
+}
+
+/// The innermost frame and its caller, with their count.
+type Ends = HashMap<(String, String), u64>;
+
+/// Three quarters are `jit::inner`, one is `jit::leaf2`, and both stand on `jit::outer`.
+fn assert_shares(who: &str, ends: &Ends) {
+    let count = |is_such: &dyn Fn(&str, &str) -> bool| -> u64 {
+        ends.iter()
+            .filter(|((leaf, caller), _)| is_such(leaf, caller))
+            .map(|(_, count)| count)
+            .sum()
+    };
+    let all = count(&|_, _| true);
+    assert!(all >= SAMPLES_MIN, "{who}: {all} samples only");
+    let share = |part: u64| part as f64 / all as f64;
+    let inner = share(count(&|leaf, _| leaf == "jit::inner"));
+    let leaf2 = share(count(&|leaf, _| leaf == "jit::leaf2"));
+    let on_outer = share(count(&|leaf, caller| {
+        ["jit::inner", "jit::leaf2"].contains(&leaf) && caller == "jit::outer"
+    }));
+    let note = format!(
+        "{who}: {:.1} % jit::inner, {:.1} % jit::leaf2; {:.1} % of all called by jit::outer",
+        100.0 * inner,
+        100.0 * leaf2,
+        100.0 * on_outer
+    );
+    assert!((inner - 0.75).abs() < 0.08, "{note}\n{ends:?}");
+    assert!((leaf2 - 0.25).abs() < 0.08, "{note}\n{ends:?}");
+    assert!(on_outer > 0.97, "{note}\n{ends:?}");
+    NOTES.lock().unwrap().push(note);
+}
+
+fn pyprof_bpf(program: &Path, folder: &Path) -> Verdict {
+    let target = Running::start(program);
+    // The native view hides what JIT compilers make.
+    for view in ["python", "mixed"] {
+        let output = folder.join(format!("{view}.folded"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pyprof-bpf"));
+        command
+            .args([
+                "--pid",
+                &target.pid(),
+                "--view",
+                view,
+                "-F",
+                "499",
+                "-d",
+                "2",
+                "--output",
+            ])
+            .arg(&output);
+        let done = succeed(&mut command)?;
+        let mut ends = Ends::new();
+        for line in fs::read_to_string(output).unwrap().lines() {
+            let (stack, count) = line.rsplit_once(' ').unwrap();
+            let mut frames = stack.rsplit(';').map(str::to_owned);
+            let leaf = frames.next().unwrap_or_default();
+            let caller = frames.next().unwrap_or_default();
+            *ends.entry((leaf, caller)).or_default() += count.parse::<u64>().unwrap();
+        }
+        assert_shares(&format!("pyprof-bpf --view {view}"), &ends);
+        let report = String::from_utf8_lossy(&done.stderr).into_owned();
+        let stacks = report.lines().find(|line| line.contains("of the stacks"));
+        NOTES
+            .lock()
+            .unwrap()
+            .extend(stacks.map(|line| format!("pyprof-bpf: {line}")));
+    }
+    Ok(())
+}
+
+fn perf(program: &Path, folder: &Path) -> Verdict {
+    let target = Running::start(program);
+    let data = folder.join("perf.data");
+    let mut record = Command::new("perf");
+    record
+        .args([
+            "record",
+            "-q",
+            "-g",
+            "-e",
+            "cpu-clock:u",
+            "-F",
+            "499",
+            "-p",
+            &target.pid(),
+            "-o",
+        ])
+        .arg(&data)
+        .args(["sleep", "2"]);
+    succeed(&mut record)?;
+
+    let mut script = Command::new("perf");
+    script.args(["script", "-F", "ip,sym", "-i"]).arg(&data);
+    let text = String::from_utf8(succeed(&mut script)?.stdout).unwrap();
+    let mut ends = Ends::new();
+    for sample in text
+        .split("\n\n")
+        .filter(|sample| !sample.trim().is_empty())
+    {
+        // An address, a blank, the name; innermost first.
+        let mut names = sample
+            .lines()
+            .filter_map(|line| Some(line.trim().split_once(' ')?.1.to_owned()));
+        let leaf = names.next().unwrap_or_default();
+        let caller = names.next().unwrap_or_default();
+        *ends.entry((leaf, caller)).or_default() += 1;
+    }
+    assert_shares("perf script", &ends);
+
+    let mut report = Command::new("perf");
+    report
+        .args([
+            "report",
+            "--stdio",
+            "--no-children",
+            "-g",
+            "none",
+            "-F",
+            "overhead,sym",
+            "-i",
+        ])
+        .arg(&data);
+    let text = String::from_utf8(succeed(&mut report)?.stdout).unwrap();
+    let first = text
+        .lines()
+        .find(|line| !line.starts_with('#') && !line.trim().is_empty());
+    assert!(
+        first.is_some_and(|line| line.ends_with("jit::inner")),
+        "{text}"
+    );
+    Ok(())
+}
+
+fn samply(program: &Path, folder: &Path) -> Verdict {
+    let Some(samply) = find("samply") else {
+        return Err(Skip(
+            "there is no samply; `cargo install samply` takes minutes".to_owned(),
+        ));
+    };
+    let clock = folder.join("clock.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&clock)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel/c/software_clock.c"))
+        .arg("-ldl");
+    succeed(&mut cc)?;
+    let profile = folder.join("profile.json");
+    let mut record = Command::new(samply);
+    record
+        .env("LD_PRELOAD", &clock)
+        .args(["record", "--save-only", "-r", "499", "-o"])
+        .arg(&profile)
+        .args(["--", "env", "-u", "LD_PRELOAD"])
+        .arg(program)
+        .args(["--seconds", "2"]);
+    succeed(&mut record)?;
+
+    let profile: serde_json::Value = serde_json::from_slice(&fs::read(profile).unwrap()).unwrap();
+    let mut ends = Ends::new();
+    for thread in profile["threads"].as_array().unwrap() {
+        if thread["name"] != "jit" {
+            continue;
+        }
+        let index = |value: &serde_json::Value| value.as_u64().map(|index| index as usize);
+        let name = |stack: usize| {
+            let frame = index(&thread["stackTable"]["frame"][stack]).unwrap();
+            let function = index(&thread["frameTable"]["func"][frame]).unwrap();
+            let text = index(&thread["funcTable"]["name"][function]).unwrap();
+            thread["stringArray"][text].as_str().unwrap().to_owned()
+        };
+        for stack in thread["samples"]["stack"].as_array().unwrap() {
+            let Some(stack) = index(stack) else { continue };
+            let caller = index(&thread["stackTable"]["prefix"][stack]);
+            let pair = (name(stack), caller.map(name).unwrap_or_default());
+            *ends.entry(pair).or_default() += 1;
+        }
+        remove_map(thread["pid"].as_str().unwrap_or_default());
+    }
+    assert_shares("samply", &ends);
+    Ok(())
+}
+
+/// On PATH, or where `cargo install` puts it.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let cargo = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo = cargo.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")));
+    env::split_paths(&path)
+        .chain(cargo.map(|home| home.join("bin")))
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
