@@ -6,6 +6,7 @@
 //! test   setup, interpreters, browser, build ─► one line of totals
 //! demo   release build, a bundled workload   ─► flame graph, hottest functions
 //! bench  release build, bundled workloads    ─► table of ratios
+//! package  the program, the Python package   ─► a wheel
 //! ```
 //!
 //! Each command can be run again: what is already there is found, not made anew.
@@ -33,6 +34,7 @@ mod demo;
 mod folded;
 mod host;
 mod llvm;
+mod package;
 mod pythons;
 mod setup;
 mod test;
@@ -48,6 +50,7 @@ Usage: cargo xtask <command>
   test [FILTER...]  set up, build everything from source, run every test
   demo              profile a bundled program and show where its time went
   bench [PIECE...]  measure the cost of profiling (`bench list` names the pieces)
+  package [--test]  build the wheel for pip, for glibc 2.31 and later; install it in every Python here
   help              this text";
 
 fn main() -> ExitCode {
@@ -75,6 +78,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["test", filters @ ..] => test::run(filters),
         ["demo"] => demo::run(),
         ["bench", pieces @ ..] => bench::run(pieces),
+        ["package", words @ ..] => package::run(words),
         _ => bail!("no command `{}`\n{USAGE}", arguments.join(" ")),
     }
 }
