@@ -84,11 +84,10 @@ impl Package {
     }
 }
 
-/// cargo puts it beside the folder `deps` that this program is in.
+/// cargo builds it for the tests of this crate, too, and puts it beside them.
 fn shared_object() -> PathBuf {
     let program = env::current_exe().unwrap();
-    let folder = program.parent().and_then(Path::parent).unwrap();
-    folder.join("libpyprof_trampoline.so")
+    program.with_file_name("libpyprof_trampoline.so")
 }
 
 /// The names of the tests in `running.py`, without `test_`.
