@@ -1,12 +1,12 @@
 //! Development commands: `cargo xtask <command>`.
 //!
 //! ```text
-//! setup  what compiling BPF needs            ─► rustup toolchain, bpf-linker
-//! bpf    profiler-ebpf                       ─► profiler/bpf/pyprof-bpf.bpf.o
-//! test   setup, interpreters, browser, build ─► one line of totals
-//! demo   release build, a bundled workload   ─► flame graph, hottest functions
-//! bench  release build, bundled workloads    ─► table of ratios
-//! package  the program, the Python package   ─► a wheel
+//! setup    what compiling BPF needs                   ─► rustup toolchain, bpf-linker
+//! bpf      profiler-ebpf                              ─► profiler/bpf/pyprof-bpf.bpf.o
+//! test     setup, interpreters, browser, build        ─► one line of totals
+//! demo     release build, a bundled workload          ─► flame graph, hottest functions
+//! bench    release build, bundled workloads           ─► table of ratios
+//! package  the program, the Python package            ─► a wheel
 //! ```
 //!
 //! Each command can be run again: what is already there is found, not made anew.

@@ -38,7 +38,7 @@ def main() -> None:
         print(HELP % USAGE)
     elif arguments[0] == "-m" and len(arguments) > 1:
         sys.argv[:] = ["-m"] + arguments[2:]
-        run(lambda: run_module(arguments[1], True))
+        run_module(arguments[1], True)
     elif arguments[0].startswith("-"):
         reason = "-m needs the name of a module" if arguments[0] == "-m" else "there is no option " + arguments[0]
         refuse("%s\n%s; options of the interpreter stand before its -m" % (USAGE, reason), WRONG_USE)
@@ -52,7 +52,7 @@ def run_path(script: str) -> None:
     # A folder or a zip file, whatever its name: something that can be imported from.
     if get_importer(path) is not None:
         change_first_path(path, always=True)
-        run(lambda: run_module("__main__", False))
+        run_module("__main__", False)
         return
     try:
         with io.open_code(path) as file:
@@ -60,18 +60,17 @@ def run_path(script: str) -> None:
     except OSError as err:
         refuse("pyprof_trampoline: cannot read %s: %s" % (path, err.strerror), WRONG_USE)
     change_first_path(os.path.dirname(os.path.realpath(script)))
-    run(lambda: run_program(program, path))
-
-
-def run_program(program: bytes, path: str) -> None:
-    compiled = program.startswith(MAGIC_NUMBER)
-    loader = (SourcelessFileLoader if compiled else SourceFileLoader)("__main__", path)
+    loader = (SourcelessFileLoader if program.startswith(MAGIC_NUMBER) else SourceFileLoader)("__main__", path)
     namespace = new_main(__file__=path, __cached__=None, __loader__=loader, __package__=None, __spec__=None)
-    if compiled:
-        code = loader.get_code("__main__")
-    else:
-        code = compile(program, path, "exec", dont_inherit=True)
-    exec(code, namespace)
+    try:
+        if isinstance(loader, SourcelessFileLoader):
+            code = loader.get_code("__main__")
+        else:
+            code = compile(program, path, "exec", dont_inherit=True)
+    except BaseException:
+        hide_this_file()
+        raise
+    run(exec, code, namespace)
 
 
 def run_module(name: str, alter_argv: bool) -> None:
@@ -81,7 +80,7 @@ def run_module(name: str, alter_argv: bool) -> None:
     from runpy import _run_module_as_main
 
     new_main()
-    _run_module_as_main(name, alter_argv)
+    run(_run_module_as_main, name, alter_argv)
 
 
 def new_main(**attributes: object) -> dict[str, object]:
@@ -94,21 +93,26 @@ def new_main(**attributes: object) -> dict[str, object]:
     return module.__dict__
 
 
-def run(program: Callable[[], object]) -> None:
+def run(program: Callable[..., object], *arguments: object) -> None:
     try:
         activate()
     except (OSError, RuntimeError) as err:
         refuse("pyprof_trampoline: %s" % err, 1)
+    # From here on no function of this file is called: it would be in each stack of the program.
     try:
-        program()
+        program(*arguments)
     except SystemExit:
         raise
     except BaseException:
-        # The interpreter shall do all that it does for an error that nobody caught, but not tell of this file.
-        show = getattr(sys, "excepthook", None)
-        if show is not None:
-            sys.excepthook = lambda kind, error, trace: show(kind, *without_this_file(error, trace))
+        hide_this_file()
         raise
+
+
+def hide_this_file() -> None:
+    """Let the interpreter do all that it does for an error that nobody caught, but not tell of this file."""
+    show = getattr(sys, "excepthook", None)
+    if show is not None:
+        sys.excepthook = lambda kind, error, trace: show(kind, *without_this_file(error, trace))
 
 
 def without_this_file(
@@ -135,7 +139,7 @@ def absolute(script: str) -> str:
 
 
 def change_first_path(path: str, always: bool = False) -> None:
-    """Put ``path`` first in ``sys.path``, where ``-m`` has put the current folder; ``always``: also where it has not."""
+    """Put ``path`` first in ``sys.path``, where ``-m`` has put the current folder; ``always``: also with ``-P``."""
     safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
     try:
         there = not safe and sys.path[:1] == [os.getcwd()]

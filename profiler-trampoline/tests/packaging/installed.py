@@ -60,7 +60,8 @@ def the_module_switches():
     pyprof_trampoline.close_perf_map()
     lines = take_map(os.getpid()).splitlines()
     # Qualified names are there from 3.11 on.
-    named = [name for name in ("before", "during", "after") if any(line.split(":")[2].endswith(name) for line in lines if " py::" in line)]
+    called = [line.split(":")[2] for line in lines if " py::" in line]
+    named = [name for name in ("before", "during", "after") if any(call.endswith(name) for call in called)]
     assert named == ["during"], named
     assert "1000 10 made::here" in lines
 

@@ -14,8 +14,8 @@ use super::TARGET;
 use crate::{command, host};
 
 const INTRODUCTION: &str = "\
-The program and the shared object in this package are compiled from the crates below, among others of the project
-itself. Each notice stands once, under all the crates that it is the notice of. Where a crate may be used under the MIT
+The program and the shared object in this package are compiled from code of the project itself, the standard library of
+Rust (MIT OR Apache-2.0) and the crates below. Each notice stands once, under all the crates that it is the notice of. Where a crate may be used under the MIT
 licence, that is chosen. The source of each is on crates.io, under its name and version.
 ";
 /// What the file names of notices begin with.
@@ -72,17 +72,12 @@ fn lines(words: BTreeSet<String>) -> String {
 /// Crates that are linked: their folder's name (`libc-0.2.1`) and their licence.
 fn linked_crates() -> Result<BTreeSet<(String, String)>> {
     let mut tree = Command::new("cargo");
-    tree.args([
-        "tree",
-        "--locked",
-        "-p",
-        "pyprof-bpf",
-        "-p",
-        "profiler-trampoline",
-    ])
-    .args(["--edges", "normal,no-proc-macro", "--target", TARGET])
-    .args(["--prefix", "none", "--format", "{p}\t{l}"])
-    .current_dir(host::workspace());
+    tree.args(["tree", "--locked", "-p", "pyprof-bpf"]);
+    // The object that the kernel loads is in the program.
+    tree.args(["-p", "profiler-trampoline", "-p", "profiler-ebpf"])
+        .args(["--edges", "normal,no-proc-macro", "--target", TARGET])
+        .args(["--prefix", "none", "--format", "{p}\t{l}"])
+        .current_dir(host::workspace());
     let listed = command::output(&mut tree)?;
     Ok(listed.lines().filter_map(linked_crate).collect())
 }
