@@ -61,7 +61,7 @@ def run_path(script: str) -> None:
         refuse("pyprof_trampoline: cannot read %s: %s" % (path, err.strerror), WRONG_USE)
     change_first_path(os.path.dirname(os.path.realpath(script)))
     loader = (SourcelessFileLoader if program.startswith(MAGIC_NUMBER) else SourceFileLoader)("__main__", path)
-    namespace = new_main(__file__=path, __cached__=None, __loader__=loader, __package__=None, __spec__=None)
+    namespace = new_main(__file__=path, __loader__=loader, __package__=None, __spec__=None)
     try:
         if isinstance(loader, SourcelessFileLoader):
             code = loader.get_code("__main__")
@@ -87,8 +87,10 @@ def new_main(**attributes: object) -> dict[str, object]:
     """Put an empty module in the place of this one, and return its namespace."""
     module = ModuleType("__main__")
     module.__dict__.update(attributes, __builtins__=builtins)
-    if "__annotations__" in globals():  # so it is up to 3.13
-        module.__dict__["__annotations__"] = {}
+    # Up to 3.13, and up to 3.14.
+    for name, value in (("__annotations__", {}), ("__cached__", None)):
+        if name in globals():
+            module.__dict__[name] = value
     sys.modules["__main__"] = module
     return module.__dict__
 

@@ -248,7 +248,7 @@ class Running(unittest.TestCase):
 
     def test_processes_are_spawned_forked_and_served(self):
         text = """
-            import multiprocessing, sys
+            import multiprocessing, os
             def square(n):
                 return n * n, __name__
             if __name__ == "__main__":
@@ -256,6 +256,11 @@ class Running(unittest.TestCase):
                     context = multiprocessing.get_context(way)
                     with context.Pool(2) as pool:
                         print(pool.map(square, range(4)))
+                        workers = [process.pid for process in pool._pool]
+                    pool.join()
+                    for pid in workers:  # forked ones have maps
+                        if os.path.exists("/tmp/perf-%d.map" % pid):
+                            os.unlink("/tmp/perf-%d.map" % pid)
             """
         self.write("app.py", text)
         self.write("folder/__main__.py", text.replace('("spawn", "fork", "forkserver")', '("fork",)'))
