@@ -178,7 +178,12 @@ class Running(unittest.TestCase):
         self.assertEqual(self.run_python("-m", "pyprof_trampoline", "app.py")[0], 1)
 
     def test_a_program_that_is_interrupted_ends_by_the_signal(self):
-        self.write("app.py", "import os, signal; os.kill(os.getpid(), signal.SIGINT); input()\n")
+        self.write("app.py", """
+            import os, signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it from the start
+            os.kill(os.getpid(), signal.SIGINT)
+            input()
+            """)
         done = self.both("app.py")
         self.expect(done, -signal.SIGINT, "", "KeyboardInterrupt")
 
