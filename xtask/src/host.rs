@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::{Context as _, Result, bail};
+
 /// The root folder of the workspace.
 pub(crate) fn workspace() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -17,6 +19,24 @@ pub(crate) fn target_dir() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(folder) if !folder.is_empty() => workspace().join(folder),
         _ => workspace().join("target"),
+    }
+}
+
+/// The one file with this extension in a folder.
+pub(crate) fn only_file(folder: &Path, extension: &str) -> Result<PathBuf> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files = entries.flatten().map(|entry| entry.path()).filter(|path| {
+        path.extension()
+            .is_some_and(|found| found.to_str() == Some(extension))
+    });
+    match (files.next(), files.next()) {
+        (Some(file), None) => Ok(file),
+        (None, _) => bail!("there is no .{extension} file in {}", folder.display()),
+        (Some(_), Some(_)) => bail!(
+            "there are several .{extension} files in {}",
+            folder.display()
+        ),
     }
 }
 

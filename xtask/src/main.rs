@@ -1,13 +1,14 @@
 //! Development commands: `cargo xtask <command>`.
 //!
 //! ```text
-//! setup  what compiling BPF needs            ─► rustup toolchain, bpf-linker
-//! bpf    profiler-ebpf                       ─► profiler/bpf/pyprof-bpf.bpf.o
-//! test   setup, interpreters, browser, build ─► one line of totals
-//! header profiler-trampoline/src/ffi/c_api.rs ─► include/pyprof_trampoline.h
-//! demo   release build, a bundled workload   ─► flame graph, hottest functions
-//! bench  release build, bundled workloads    ─► table of ratios
-//! test-pythons  Pythons of other systems     ─► trials under them, perf beside
+//! setup         what compiling BPF needs                 ─► rustup toolchain, bpf-linker
+//! bpf           profiler-ebpf                            ─► profiler/bpf/pyprof-bpf.bpf.o
+//! header        profiler-trampoline/src/ffi/c_api.rs     ─► include/pyprof_trampoline.h
+//! test          setup, interpreters, browser, build      ─► one line of totals
+//! test-pythons  Pythons of other systems                 ─► trials under them, perf beside
+//! demo          release build, a bundled workload        ─► flame graph, hottest functions
+//! bench         release build, bundled workloads         ─► table of ratios
+//! package       the program, the Python package          ─► a wheel
 //! ```
 //!
 //! Each command can be run again: what is already there is found, not made anew.
@@ -36,6 +37,7 @@ mod folded;
 mod header;
 mod host;
 mod llvm;
+mod package;
 mod pythons;
 mod setup;
 mod test;
@@ -55,6 +57,7 @@ Usage: cargo xtask <command>
                     run the kernel trials under the Pythons of other systems
   demo              profile a bundled program and show where its time went
   bench [PIECE...]  measure the cost of profiling (`bench list` names the pieces)
+  package [--test]  build the wheel for pip, for glibc 2.31 and later; install it in every Python here
   help              this text";
 
 fn main() -> ExitCode {
@@ -87,6 +90,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["header"] => header::refresh(),
         ["demo"] => demo::run(),
         ["bench", pieces @ ..] => bench::run(pieces),
+        ["package", words @ ..] => package::run(words),
         _ => bail!("no command `{}`\n{USAGE}", arguments.join(" ")),
     }
 }

@@ -87,6 +87,11 @@ fn find_from(oldest: (u32, u32, u32)) -> Vec<Python> {
     found.into_values().collect()
 }
 
+/// The newest CPython from 3.9 on.
+pub(crate) fn any() -> Option<Python> {
+    find_from(OLDEST_WITH_OURS).pop()
+}
+
 /// The interpreter for measurements: the user's own `python3` if it is new enough, else
 /// the newest of all.
 pub(crate) fn preferred() -> Result<Python> {

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{browser, command, host, pythons, setup, test_report::Report};
+use crate::{browser, command, host, package, pythons, setup, test_report::Report};
 
 /// What is tested: all but the BPF crate, which has no tests of its own.
 const PACKAGES: [&str; 3] = ["--workspace", "--exclude", "profiler-ebpf"];
@@ -41,13 +41,21 @@ pub(crate) fn run(filters: &[&str]) -> Result<()> {
     let toolchain = setup::ensure()?;
     println!("== BPF toolchain: {}", toolchain.name);
     let mut notes = Vec::new();
-    let environment = test_environment(&mut notes);
+    let mut environment = test_environment(&mut notes);
+    let mut report = Report::default();
+    // Who chooses other tests need not wait for it.
+    if filters.is_empty() || filters.iter().any(|filter| filter.contains("wheel")) {
+        println!("== The wheel");
+        match wheel(&mut notes) {
+            Ok(wheel) => environment.extend(wheel.map(|path| ("PYPROF_TEST_WHEEL", path.into()))),
+            Err(err) => report.fail("the wheel", &format!("{err:#}")),
+        }
+    }
 
     println!("== Building, the BPF object from source");
     let mut programs = build()?;
     programs.sort_by_key(Program::needs_root); // stable: cargo's order otherwise
 
-    let mut report = Report::default();
     for program in &programs {
         println!("== {} ({})", program.name, program.package.display());
         let mut tests = Command::new(&program.executable);
@@ -135,6 +143,17 @@ fn test_environment(notes: &mut Vec<String>) -> Vec<(&'static str, OsString)> {
     // sudo sets its own.
     environment.push(("PATH", env::var_os("PATH").unwrap_or_default()));
     environment
+}
+
+/// The wheel for the test that installs it. A machine that cannot have the tools for it is no fault of the wheel.
+fn wheel(notes: &mut Vec<String>) -> Result<Option<PathBuf>> {
+    match package::tools::ensure() {
+        Ok(tools) => package::build(&tools, package::Grade::Check).map(Some),
+        Err(err) => {
+            notes.push(format!("no wheel is built and installed: {err:#}"));
+            Ok(None)
+        }
+    }
 }
 
 /// Builds all test programs and lists them.

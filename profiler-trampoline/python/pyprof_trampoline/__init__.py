@@ -17,6 +17,9 @@ from __future__ import annotations
 import os as _os
 import sys as _sys
 
+if _sys.implementation.name != "cpython":
+    raise ImportError("pyprof_trampoline is for CPython, and this is " + _sys.implementation.name)
+
 from . import _native
 
 __all__ = [
