@@ -12,6 +12,7 @@
 )]
 
 mod emit;
+mod guess;
 mod maps;
 mod regs;
 mod target;

@@ -10,7 +10,6 @@ use aya_ebpf::helpers::{bpf_probe_read_user, generated};
 use profiler_common::{
     counters,
     sample::{NATIVE_FRAMES_MAX, StackEnd, flags},
-    trampoline::ends_in_call,
     unwind_row::{
         CHUNK_ROWS, MAPPINGS_MAX, PAGE_BYTES, PAGE_SHIFT, ProcessMappings, RULE_BITS, RULE_NONE,
         SAVED_UNKNOWN, UnwindRule, bp, cfa, mapping_kind,
@@ -18,14 +17,13 @@ use profiler_common::{
 };
 
 use crate::{
+    guess::{by_frame_pointer, guess_caller},
     maps::{
         self, PAGES, PROCESS_MAPPINGS, RECENT_FRAMES, ROWS, RULES, Recent, State, WINDOW_WORDS,
     },
     trampoline,
 };
 
-/// Words of the stack in which the caller of code without unwind information is looked for.
-const GUESS_WORDS: u64 = 8;
 /// Rows of a page that the first part of the search halves down to one: most pages have no more.
 const SHORT_SEARCH: u32 = 7;
 /// Steps that the longest page needs after that.
@@ -218,6 +216,9 @@ fn find(pointer: *mut State, mappings: &ProcessMappings, at: u64, slot: u32) -> 
         if let Some(rule) = trampoline::rule_at(state.ip, leaf) {
             return Ok(Rule::of(&rule));
         }
+        if by_frame_pointer(slot) != 0 {
+            return Err(1);
+        }
         reason = StackEnd::UnknownJit;
     } else if entry.kind == mapping_kind::PENDING {
         return Err(copy_later(pointer, StackEnd::NoMapping));
@@ -226,6 +227,9 @@ fn find(pointer: *mut State, mappings: &ProcessMappings, at: u64, slot: u32) -> 
         return Ok(Rule::of(&rule));
     }
     if leaf && guess_caller(slot) != 0 {
+        return Err(1);
+    }
+    if reason as u16 == StackEnd::NoRule as u16 && by_frame_pointer(slot) != 0 {
         return Err(1);
     }
     Err(end(pointer, reason))
@@ -255,7 +259,7 @@ fn at_least(a: u64, b: u64) -> u64 {
 
 /// Index of the last mapping that begins at or before `at`, or 0.
 #[inline(always)]
-fn find_mapping(mappings: &ProcessMappings, at: u64) -> u64 {
+pub(crate) fn find_mapping(mappings: &ProcessMappings, at: u64) -> u64 {
     let mut base = 0u64;
     let mut half = MAPPINGS_MAX as u64 / 2;
     while half > 0 {
@@ -304,7 +308,7 @@ fn find_rule(page: u32, offset: u32) -> u32 {
 
 /// Reads a word of the user stack.
 #[inline(always)]
-fn read(address: u64) -> Result<u64, i32> {
+pub(crate) fn read(address: u64) -> Result<u64, i32> {
     // SAFETY: a checked read of user memory.
     unsafe { bpf_probe_read_user(address as *const u64) }
 }
@@ -312,7 +316,7 @@ fn read(address: u64) -> Result<u64, i32> {
 /// Two words of the user stack. Reading costs about as much as the rest of a frame, however little is read: so more is
 /// read than asked for, and the next frames find theirs there.
 #[inline(always)]
-fn pair(state: &mut State, address: u64) -> Result<[u64; 2], i32> {
+pub(crate) fn pair(state: &mut State, address: u64) -> Result<[u64; 2], i32> {
     let offset = address.wrapping_sub(state.window_begin);
     if offset < 8 * (WINDOW_WORDS as u64 - 1) {
         let index = (offset / 8) as usize & (WINDOW_WORDS - 1);
@@ -407,7 +411,7 @@ fn dereferenced(state: &State, rule: Rule) -> Result<u64, i32> {
 
 /// Notes what a frame saved.
 #[inline(always)]
-fn note(state: &mut State, rule: u64, cfa: u64) {
+pub(crate) fn note(state: &mut State, rule: u64, cfa: u64) {
     let count = state.recent_count;
     state.recent[count as usize & (RECENT_FRAMES - 1)] = Recent { rule, cfa };
     state.recent_count = count + 1;
@@ -514,40 +518,4 @@ fn signal(pointer: *mut State, rule: Rule) -> u32 {
         return end(pointer, StackEnd::ZeroReturnAddress);
     }
     1
-}
-
-/// For an interrupted frame without unwind information: takes the first word of the stack that is a return address,
-/// and marks the sample. Returns 0 when there is none.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn guess_caller(slot: u32) -> u32 {
-    let Some(pointer) = maps::state() else {
-        return 0;
-    };
-    // SAFETY: this CPU's map value.
-    let state = unsafe { &mut *pointer };
-    let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
-        return 0;
-    };
-    for n in 0..GUESS_WORDS {
-        let place = state.sp.wrapping_add(8 * n);
-        let Ok(word) = read(place) else {
-            return 0;
-        };
-        if word >= i64::MAX as u64 || word < PAGE_BYTES {
-            continue;
-        }
-        let entry = &mappings.entries[find_mapping(mappings, word) as usize & (MAPPINGS_MAX - 1)];
-        if word < entry.begin || word >= entry.end {
-            continue;
-        }
-        if ends_in_call(trampoline::word(word - 8)) || trampoline::sigreturn_at(word).is_some() {
-            state.header.flags |= flags::GUESSED;
-            state.sp = place.wrapping_add(8);
-            state.ip = word;
-            state.leaf = 0;
-            return 1;
-        }
-    }
-    0
 }

@@ -52,6 +52,15 @@ fn main() -> ExitCode {
             ));
         }
     }
+    trials.push(Trial::ignorable_test(
+        "node_is_walked_by_its_frame_pointers",
+        || {
+            Ok(match if_root(node) {
+                Ok(()) => Completion::Completed,
+                Err(Skip(why)) => Completion::ignored_with(why),
+            })
+        },
+    ));
     let conclusion = libtest_mimic::run(&arguments, trials);
     for note in NOTES.lock().unwrap().iter() {
         println!("{note}");
@@ -59,12 +68,21 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-fn run(find: fn(&Path) -> Result<PathBuf, Skip>, test: Test) -> Verdict {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Skip(
+fn if_root(trial: impl FnOnce() -> Verdict) -> Verdict {
+    if rustix::process::geteuid().is_root() {
+        trial()
+    } else {
+        Err(Skip(
             "only root can load BPF programs everywhere".to_owned(),
-        ));
+        ))
     }
+}
+
+fn run(find: fn(&Path) -> Result<PathBuf, Skip>, test: Test) -> Verdict {
+    if_root(|| run_example(find, test))
+}
+
+fn run_example(find: fn(&Path) -> Result<PathBuf, Skip>, test: Test) -> Verdict {
     if !cfg!(target_arch = "x86_64") {
         return Err(Skip("the examples make code for x86-64".to_owned()));
     }
@@ -142,14 +160,22 @@ struct Running(Child);
 
 impl Running {
     fn start(program: &Path) -> Self {
-        let mut command = Command::new(program);
-        command.args(["--seconds", "60"]).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        Self::spawn(Command::new(program).args(["--seconds", "60"]))
+            .unwrap_or_else(|Skip(why)| panic!("{why}"))
+    }
+
+    /// A program that says when it is ready; one that is not there is a reason to skip.
+    fn spawn(command: &mut Command) -> Result<Self, Skip> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|err| Skip(format!("cannot start {name}: {err}")))?;
         let mut line = String::new();
         let output = child.stdout.take().unwrap();
         BufReader::new(output).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
-        Self(child)
+        Ok(Self(child))
     }
 
     fn pid(&self) -> String {
@@ -202,8 +228,7 @@ fn assert_shares(who: &str, ends: &Ends) {
 
 fn pyprof_bpf(program: &Path, folder: &Path) -> Verdict {
     let target = Running::start(program);
-    // The native view hides what JIT compilers make.
-    for view in ["python", "mixed"] {
+    for view in ["python", "mixed", "native"] {
         let output = folder.join(format!("{view}.folded"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_pyprof-bpf"));
         command
@@ -220,14 +245,15 @@ fn pyprof_bpf(program: &Path, folder: &Path) -> Verdict {
             ])
             .arg(&output);
         let done = succeed(&mut command)?;
+        let text = fs::read_to_string(output).unwrap();
         let mut ends = Ends::new();
-        for line in fs::read_to_string(output).unwrap().lines() {
-            let (stack, count) = line.rsplit_once(' ').unwrap();
+        for (stack, count) in stacks(&text) {
             let mut frames = stack.rsplit(';').map(str::to_owned);
             let leaf = frames.next().unwrap_or_default();
             let caller = frames.next().unwrap_or_default();
-            *ends.entry((leaf, caller)).or_default() += count.parse::<u64>().unwrap();
+            *ends.entry((leaf, caller)).or_default() += count;
         }
+        assert_whole(&text);
         assert_shares(&format!("pyprof-bpf --view {view}"), &ends);
         let report = String::from_utf8_lossy(&done.stderr).into_owned();
         let stacks = report.lines().find(|line| line.contains("of the stacks"));
@@ -236,6 +262,51 @@ fn pyprof_bpf(program: &Path, folder: &Path) -> Verdict {
             .unwrap()
             .extend(stacks.map(|line| format!("pyprof-bpf: {line}")));
     }
+    Ok(())
+}
+
+fn stacks(folded: &str) -> impl Iterator<Item = (&str, u64)> {
+    folded.lines().map(|line| {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        (stack, count.parse().unwrap())
+    })
+}
+
+/// Generated code that keeps a frame pointer does not end the walk.
+fn assert_whole(folded: &str) {
+    let count = |is_such: &dyn Fn(&str) -> bool| -> u64 {
+        let such = stacks(folded).filter(|(stack, _)| is_such(stack));
+        such.map(|(_, count)| count).sum()
+    };
+    let (all, cut) = (
+        count(&|_| true),
+        count(&|stack| stack.contains("[truncated]")),
+    );
+    assert!(cut * 100 <= all, "{cut} of {all} are cut short\n{folded}");
+}
+
+/// V8's code keeps a frame pointer, its own and that of its parts in the program file, which has no unwind information.
+fn node() -> Verdict {
+    const PROGRAM: &str = "
+        function inner(n) { let sum = 0; for (let i = 0; i < n; i++) sum += Math.sqrt(i) % 7; return sum; }
+        function outer() { const end = Date.now() + 60000; while (Date.now() < end) inner(20000); }
+        console.log('ready'); outer();";
+    let mut command = Command::new("node");
+    command.args(["--perf-basic-prof", "-e", PROGRAM]);
+    let target = Running::spawn(&mut command)?;
+    let mut record = Command::new(env!("CARGO_BIN_EXE_pyprof-bpf"));
+    record
+        .args(["--pid", &target.pid(), "--view", "mixed", "-F", "499"])
+        .args(["-d", "2", "--format", "folded", "--output", "-"])
+        .stderr(Stdio::null());
+    let done = succeed(&mut record)?;
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_whole(&text);
+    let of_outer: u64 = stacks(&text)
+        .filter(|(stack, _)| stack.contains("outer"))
+        .map(|(_, count)| count)
+        .sum();
+    assert!(of_outer >= SAMPLES_MIN, "{text}");
     Ok(())
 }
 

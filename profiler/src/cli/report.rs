@@ -148,10 +148,7 @@ fn stacks(quality: &Quality) -> Option<String> {
         percent(quality.complete, quality.samples)
     )];
     if quality.guessed > 0 {
-        parts.push(format!(
-            "{} with a guessed caller",
-            grouped(quality.guessed)
-        ));
+        parts.push(format!("{} with guessed callers", grouped(quality.guessed)));
     }
     let mut ends: Vec<_> = quality
         .incomplete

@@ -111,7 +111,7 @@ fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
     assert_eq!(
         report_lines(&recording, &[])[1..],
         [
-            "98.0 % of the stacks are complete; 3 with a guessed caller; 20 cut short \
+            "98.0 % of the stacks are complete; 3 with guessed callers; 20 cut short \
              (15 in code without unwind information, 5 where stack memory could not be read)",
             "lost 24 samples (2.3 %): 20 ring buffer full: this machine was too busy, 4 could not be kept",
             "the kernel slowed sampling down (12 pauses, its limit went from 100000 to 50000 Hz): \

@@ -15,7 +15,7 @@ pub struct RawSample<'a> {
     pub thread_name: ThreadName,
     /// The CPU was in the kernel; the stack is that of the system call, fault or interrupt.
     pub in_kernel: bool,
-    /// The caller of the innermost frame was guessed.
+    /// Callers of code without unwind information were guessed.
     pub guessed: bool,
     /// How the walk ended.
     pub end: StackEnd,

@@ -47,7 +47,7 @@ pub struct UnwoundStack {
     pub thread_name: ThreadName,
     /// The CPU was in the kernel.
     pub in_kernel: bool,
-    /// One caller was guessed.
+    /// Callers of code without unwind information were guessed.
     pub guessed: bool,
     /// How the walk ended.
     pub end: StackEnd,
@@ -70,7 +70,7 @@ pub struct ResolvedStack {
     pub thread_name: ThreadName,
     /// The CPU was in the kernel.
     pub in_kernel: bool,
-    /// One caller was guessed.
+    /// Callers of code without unwind information were guessed.
     pub guessed: bool,
     /// How the walk ended.
     pub end: StackEnd,

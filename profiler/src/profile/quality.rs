@@ -16,7 +16,7 @@ pub struct Quality {
     pub complete: u64,
     /// Those whose stack is cut short, by reason. A reason that did not occur is absent.
     pub incomplete: BTreeMap<EndClass, u64>,
-    /// Those with one guessed caller.
+    /// Those with guessed callers.
     pub guessed: u64,
     /// Those taken while the CPU was in the kernel.
     pub in_kernel: u64,

@@ -54,7 +54,7 @@ pub struct ViewStack<'p> {
     pub thread: Option<&'p Thread>,
     /// How the stack ended.
     pub end: EndClass,
-    /// One caller was guessed.
+    /// Callers of code without unwind information were guessed.
     pub guessed: bool,
     /// The CPU was in the kernel.
     pub in_kernel: bool,
@@ -112,7 +112,15 @@ fn fold(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize) {
     match view {
         View::Mixed => {}
         View::Native => {
-            frames.retain(|frame| !matches!(kind(frame), Some(FrameKind::Python | FrameKind::Jit)));
+            frames.retain(|frame| match frame {
+                // Code of a JIT compiler without a name is a trampoline, as a rule.
+                ViewFrame::Code(frame) => match frame.kind {
+                    FrameKind::Python => false,
+                    FrameKind::Jit => frame.miss.is_none(),
+                    _ => true,
+                },
+                _ => true,
+            });
         }
         View::Python if !frames.iter().any(is_python) => {}
         View::Python => {
@@ -149,7 +157,7 @@ impl fmt::Display for View {
 mod tests {
     use super::*;
     use crate::{
-        model::{Location, StackEnd, Tid},
+        model::{Location, ResolveMiss, StackEnd, Tid},
         profile::testing::{Builder, frame, native, python, sample},
     };
 
@@ -237,12 +245,17 @@ mod tests {
     }
 
     #[test]
-    fn the_native_view_has_neither_python_nor_jit_frames() {
+    fn the_native_view_has_no_python_frames_and_no_trampolines_without_names() {
         let mut frames = typical();
+        frames.push(Frame {
+            miss: Some(ResolveMiss::NotInPerfMap),
+            ..frame(FrameKind::Jit, "0x7f0010")
+        });
         frames.push(frame(FrameKind::Jit, "numba_kernel"));
         let shown = shown(View::Native, &frames);
-        assert_eq!(shown.split(" > ").count(), 8);
-        assert!(!shown.contains("work") && !shown.contains("numba"));
+        assert_eq!(shown.split(" > ").count(), 9);
+        assert!(!shown.contains("work") && !shown.contains("0x7f0010"));
+        assert!(shown.ends_with("numba_kernel"), "{shown}");
     }
 
     #[test]

@@ -1,0 +1,143 @@
+//! Callers of code that nothing describes. What is found here may be wrong, and the sample says so.
+
+use profiler_common::{
+    sample::flags,
+    trampoline::ends_in_call,
+    unwind_row::{MAPPINGS_MAX, PAGE_BYTES, ProcessMappings, SAVED_UNKNOWN, bp, cfa},
+};
+
+use crate::{
+    maps::{self, PROCESS_MAPPINGS, State},
+    trampoline,
+    walk::{find_mapping, frame_pointer, note, pair, read},
+};
+
+/// Words of the stack in which the caller of code without unwind information is looked for.
+const GUESS_WORDS: u64 = 8;
+/// A frame of generated code is not larger than this.
+const JIT_FRAME_BYTES_MAX: u64 = 64 * 1024;
+/// What a frame that was left by its frame pointer says of the other callee-saved registers: nothing.
+const BY_FRAME_POINTER: u64 = u64::from_le_bytes([
+    cfa::RBP,
+    bp::AT_CFA,
+    0,
+    SAVED_UNKNOWN,
+    SAVED_UNKNOWN,
+    SAVED_UNKNOWN,
+    SAVED_UNKNOWN,
+    SAVED_UNKNOWN,
+]);
+
+/// For an interrupted frame without unwind information: takes the first word of the stack that is a return address,
+/// and marks the sample. Returns 0 when there is none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn guess_caller(slot: u32) -> u32 {
+    let Some(pointer) = maps::state() else {
+        return 0;
+    };
+    // SAFETY: this CPU's map value.
+    let state = unsafe { &mut *pointer };
+    let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
+        return 0;
+    };
+    for n in 0..GUESS_WORDS {
+        let place = state.sp.wrapping_add(8 * n);
+        let Ok(word) = read(place) else {
+            return 0;
+        };
+        if is_return_address(mappings, word) {
+            state.header.flags |= flags::GUESSED;
+            state.sp = place.wrapping_add(8);
+            state.ip = word;
+            state.leaf = 0;
+            return 1;
+        }
+    }
+    0
+}
+
+/// For generated code that is no trampoline, and code of a file that says nothing of it: takes it that it keeps a frame
+/// pointer, as that of most JIT compilers does, and marks the sample. Returns 0 when what is found there does not look like a frame.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn by_frame_pointer(slot: u32) -> u32 {
+    let Some(pointer) = maps::state() else {
+        return 0;
+    };
+    // SAFETY: this CPU's map value.
+    let state = unsafe { &mut *pointer };
+    let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
+        return 0;
+    };
+    if state.leaf != 0
+        && let Some(pushed) = before_or_after_frame(trampoline::word(state.ip))
+    {
+        let place = state.sp.wrapping_add(8 * pushed);
+        return match read(place) {
+            Ok(word) if is_return_address(mappings, word) => {
+                if pushed != 0 {
+                    state.bp = state.sp;
+                    state.bp_in_memory = 1;
+                }
+                leave(state, place, word)
+            }
+            _ => 0,
+        };
+    }
+    let Ok(frame) = frame_pointer(state) else {
+        return 0;
+    };
+    if frame & 7 != 0 || frame.wrapping_sub(state.sp) >= JIT_FRAME_BYTES_MAX {
+        return 0;
+    }
+    let Ok([callers, word]) = pair(state, frame) else {
+        return 0;
+    };
+    if !is_return_address(mappings, word) {
+        return 0;
+    }
+    state.bp = callers;
+    state.bp_in_memory = 0;
+    leave(state, frame.wrapping_add(8), word)
+}
+
+/// Moves to the caller whose return address, `word`, lies at `place`.
+#[inline(always)]
+fn leave(state: &mut State, place: u64, word: u64) -> u32 {
+    state.header.flags |= flags::GUESSED;
+    note(state, BY_FRAME_POINTER, place.wrapping_add(8));
+    state.sp = place.wrapping_add(8);
+    state.ip = word;
+    state.leaf = 0;
+    1
+}
+
+/// The frame pointer is still, or again, the caller's: before `push %rbp` (after `endbr64`, too), before
+/// `mov %rsp,%rbp`, and at `ret`. Gives the words that lie above the return address then.
+#[inline(always)]
+fn before_or_after_frame(code: u64) -> Option<u64> {
+    const ENDBR64: u64 = 0xfa1e_0ff3;
+    const PUSH_RBP: u64 = 0x55;
+    const RET: u64 = 0xc3;
+    const MOV_RSP_RBP: u64 = 0xe5_8948;
+    if matches!(code & 0xff, PUSH_RBP | RET) || code & 0xffff_ffff == ENDBR64 {
+        Some(0)
+    } else if code & 0x00ff_ffff == MOV_RSP_RBP {
+        Some(1)
+    } else {
+        None
+    }
+}
+
+/// `word` is the address of code that a call stands before, or of a signal restorer.
+#[inline(always)]
+fn is_return_address(mappings: &ProcessMappings, word: u64) -> bool {
+    if word >= i64::MAX as u64 || word < PAGE_BYTES {
+        return false;
+    }
+    let entry = &mappings.entries[find_mapping(mappings, word) as usize & (MAPPINGS_MAX - 1)];
+    word >= entry.begin
+        && word < entry.end
+        && (ends_in_call(trampoline::word(word - 8)) || trampoline::sigreturn_at(word).is_some())
+}
