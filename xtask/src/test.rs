@@ -36,15 +36,15 @@ impl Program {
     }
 }
 
-/// Prepares, builds and runs. Words in `filters` choose tests by name.
-pub(crate) fn run(filters: &[&str]) -> Result<()> {
+/// Prepares, builds and runs all tests, or those whose names contain `filter`.
+pub(crate) fn run(filter: Option<&str>) -> Result<()> {
     let toolchain = setup::ensure()?;
     println!("== BPF toolchain: {}", toolchain.name);
     let mut notes = Vec::new();
     let mut environment = test_environment(&mut notes);
     let mut report = Report::default();
     // Who chooses other tests need not wait for it.
-    if filters.is_empty() || filters.iter().any(|filter| filter.contains("wheel")) {
+    if filter.is_none_or(|filter| filter.contains("wheel")) {
         println!("== The wheel");
         match wheel(&mut notes) {
             Ok(wheel) => environment.extend(wheel.map(|path| ("PYPROF_TEST_WHEEL", path.into()))),
@@ -60,7 +60,7 @@ pub(crate) fn run(filters: &[&str]) -> Result<()> {
         println!("== {} ({})", program.name, program.package.display());
         let mut tests = Command::new(&program.executable);
         tests
-            .args(filters)
+            .args(filter)
             .current_dir(&program.package)
             .env("CARGO_MANIFEST_DIR", &program.package)
             .envs(environment.iter().map(|(name, value)| (name, value)));
@@ -81,7 +81,7 @@ pub(crate) fn run(filters: &[&str]) -> Result<()> {
     doc.args(["test", "--quiet", "--doc"])
         .args(PACKAGES)
         .arg("--")
-        .args(filters)
+        .args(filter)
         .env("PYPROF_BPF_BUILD", "1")
         .current_dir(host::workspace());
     observe(&mut doc, "documentation examples", &mut report)?;

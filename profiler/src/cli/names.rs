@@ -73,7 +73,7 @@ fn without_own(python: &str) -> Vec<String> {
             "  `pyprof-bpf record -- {python} app.py`, without Python's options -I, -E and -S, which keep them away;"
         ),
         format!(
-            "  or `{python} -m pyprof_trampoline app.py`, once `{python} -m pip install pyprof-bpf` was run;"
+            "  or `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by `{python} -m pip`;"
         ),
         "  or, in the program, `import pyprof_trampoline; pyprof_trampoline.activate()`".to_owned(),
     ]
