@@ -176,7 +176,7 @@ fn cpython_before_3_12_gets_the_commands_that_help_there() {
                 "CPython 3.11 has no trampolines of its own",
                 "`pyprof-bpf record -- python3.11 app.py`",
                 "`python3.11 -m pyprof_trampoline app.py`",
-                "`python3.11 -m pip install pyprof-bpf`",
+                "installed by `python3.11 -m pip`",
                 "`import pyprof_trampoline; pyprof_trampoline.activate()`",
                 "-I, -E and -S",
             ][..],
