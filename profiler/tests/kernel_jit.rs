@@ -9,7 +9,9 @@
 
 use std::{
     collections::HashMap,
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Output, Stdio},
@@ -51,6 +53,17 @@ fn main() -> ExitCode {
                 },
             ));
         }
+    }
+    let pythons = env::var_os("PYPROF_TEST_PYTHONS").unwrap_or_default();
+    for python in env::split_paths(&pythons) {
+        let name = format!("samply_names_python_functions::{}", python.display());
+        trials.push(Trial::ignorable_test(name, move || {
+            let folder = tempfile::tempdir()?;
+            Ok(match if_root(|| samply_on_python(&python, folder.path())) {
+                Ok(()) => Completion::Completed,
+                Err(Skip(why)) => Completion::ignored_with(why),
+            })
+        }));
     }
     trials.push(Trial::ignorable_test(
         "node_is_walked_by_its_frame_pointers",
@@ -374,6 +387,61 @@ fn perf(program: &Path, folder: &Path) -> Verdict {
 }
 
 fn samply(program: &Path, folder: &Path) -> Verdict {
+    let mut ends = Ends::new();
+    let seconds = OsStr::new("2");
+    for stack in samply_stacks(
+        &[program.as_os_str(), "--seconds".as_ref(), seconds],
+        folder,
+    )? {
+        let mut frames = stack.into_iter();
+        let (leaf, caller) = (frames.next(), frames.next());
+        let pair = (leaf.unwrap_or_default(), caller.unwrap_or_default());
+        *ends.entry(pair).or_default() += 1;
+    }
+    assert_shares("samply", &ends);
+    Ok(())
+}
+
+/// A Python built with frame pointers, as Debian's 3.15 is: samply sees whole stacks there, too.
+fn samply_on_python(python: &Path, folder: &Path) -> Verdict {
+    const ASK: &str = "import sysconfig; print(sysconfig.get_config_var('PY_CORE_CFLAGS'))";
+    let flags = succeed(Command::new(python).args(["-c", ASK]))?.stdout;
+    if !String::from_utf8_lossy(&flags).contains("-fno-omit-frame-pointer") {
+        let why = "it is built without frame pointers";
+        return Err(Skip(format!("{}: {why}", python.display())));
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/chain.py");
+    let command = [
+        python.as_os_str(),
+        "-X".as_ref(),
+        "perf".as_ref(),
+        script.as_os_str(),
+        "--seconds".as_ref(),
+        "3".as_ref(),
+    ];
+    let chain = ["py::foo:", "py::bar:", "py::baz:", "py::<module>:"];
+    let (mut all, mut whole) = (0_u64, 0_u64);
+    for stack in samply_stacks(&command, folder)? {
+        let mut frames = stack.iter().filter(|name| name.starts_with("py::"));
+        // What ran before it is not of the chain.
+        if !stack.iter().any(|name| name.starts_with(chain[0])) {
+            continue;
+        }
+        all += 1;
+        whole += u64::from(
+            chain
+                .iter()
+                .all(|name| frames.next().is_some_and(|frame| frame.starts_with(name))),
+        );
+    }
+    let note = format!("samply: {whole} of {all} stacks of the chain are whole");
+    assert!(all >= SAMPLES_MIN && whole * 100 >= all * 99, "{note}");
+    NOTES.lock().unwrap().push(note);
+    Ok(())
+}
+
+/// What samply records of a command: the stacks of all its threads, each from the innermost frame on.
+fn samply_stacks(command: &[&OsStr], folder: &Path) -> Result<Vec<Vec<String>>, Skip> {
     let Some(samply) = find("samply") else {
         return Err(Skip(
             "there is no samply; `cargo install samply` takes minutes".to_owned(),
@@ -393,16 +461,12 @@ fn samply(program: &Path, folder: &Path) -> Verdict {
         .args(["record", "--save-only", "-r", "499", "-o"])
         .arg(&profile)
         .args(["--", "env", "-u", "LD_PRELOAD"])
-        .arg(program)
-        .args(["--seconds", "2"]);
+        .args(command);
     succeed(&mut record)?;
 
     let profile: serde_json::Value = serde_json::from_slice(&fs::read(profile).unwrap()).unwrap();
-    let mut ends = Ends::new();
+    let mut stacks = Vec::new();
     for thread in profile["threads"].as_array().unwrap() {
-        if thread["name"] != "jit" {
-            continue;
-        }
         let index = |value: &serde_json::Value| value.as_u64().map(|index| index as usize);
         let name = |stack: usize| {
             let frame = index(&thread["stackTable"]["frame"][stack]).unwrap();
@@ -410,16 +474,24 @@ fn samply(program: &Path, folder: &Path) -> Verdict {
             let text = index(&thread["funcTable"]["name"][function]).unwrap();
             thread["stringArray"][text].as_str().unwrap().to_owned()
         };
-        for stack in thread["samples"]["stack"].as_array().unwrap() {
-            let Some(stack) = index(stack) else { continue };
-            let caller = index(&thread["stackTable"]["prefix"][stack]);
-            let pair = (name(stack), caller.map(name).unwrap_or_default());
-            *ends.entry(pair).or_default() += 1;
+        // `env` is in it, too, before it becomes the command.
+        if thread["name"] == "env" {
+            continue;
+        }
+        for leaf in thread["samples"]["stack"].as_array().unwrap() {
+            let mut stack = Vec::new();
+            let mut next = index(leaf);
+            while let Some(at) = next {
+                stack.push(name(at));
+                next = index(&thread["stackTable"]["prefix"][at]);
+            }
+            if !stack.is_empty() {
+                stacks.push(stack);
+            }
         }
         remove_map(thread["pid"].as_str().unwrap_or_default());
     }
-    assert_shares("samply", &ends);
-    Ok(())
+    Ok(stacks)
 }
 
 /// On PATH, or where `cargo install` puts it.

@@ -87,8 +87,8 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["test", filter] => test::run(Some(filter)),
         ["test", ..] => bail!("`test` takes one part of a test's name; run it once for each"),
         ["test-pythons", names @ ..] => test_pythons::run(names),
-        [test_pythons::INSIDE, name, kernel, profiler] => {
-            test_pythons::inside(name, kernel, profiler)
+        [test_pythons::INSIDE, name, kernel, jit, profiler] => {
+            test_pythons::inside(name, kernel, jit, profiler)
         }
         ["header"] => header::refresh(),
         ["demo"] => demo::run(),

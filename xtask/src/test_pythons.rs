@@ -89,6 +89,10 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         bail!("no release `{unknown}`; there are {known}");
     }
     let kernel = test::program("kernel")?;
+    let jit = test::program("kernel_jit")?;
+    if let Err(err) = samply() {
+        println!("note: samply is not tried: {err:#}");
+    }
     let profiler = demo::release_build()?;
     let mut failed = Vec::new();
     for release in &RELEASES {
@@ -103,7 +107,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
             .args([&root, host::workspace()])
             .arg(env::current_exe().context("where am I?")?)
             .args([INSIDE, release.name])
-            .args([&kernel, &profiler]);
+            .args([&kernel, &jit, &profiler]);
         if !command::status(&mut inside)?.success() {
             failed.push(release.name);
         }
@@ -116,7 +120,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
 }
 
 /// Within the mount namespace: the trials, then the comparison.
-pub(crate) fn inside(name: &str, kernel: &str, profiler: &str) -> Result<()> {
+pub(crate) fn inside(name: &str, kernel: &str, jit: &str, profiler: &str) -> Result<()> {
     let release = release(name)?;
     let shims = release
         .pythons
@@ -130,16 +134,25 @@ pub(crate) fn inside(name: &str, kernel: &str, profiler: &str) -> Result<()> {
     } else {
         (nobody, list)
     };
-    let mut trials = Command::new(kernel);
-    trials
-        .current_dir(host::workspace().join("profiler"))
-        .env("CARGO_MANIFEST_DIR", host::workspace().join("profiler"))
-        .env("PYPROF_TEST_PYTHONS", own)
-        .env("PYPROF_TEST_OLD_PYTHONS", old);
+    let trials = |program: &str| {
+        let mut trials = Command::new(program);
+        trials
+            .current_dir(host::workspace().join("profiler"))
+            .env("CARGO_MANIFEST_DIR", host::workspace().join("profiler"))
+            .env("PYPROF_TEST_PYTHONS", &own)
+            .env("PYPROF_TEST_OLD_PYTHONS", &old);
+        trials
+    };
+    let mut kernel = trials(kernel);
     for skipped in SKIPPED {
-        trials.args(["--skip", skipped]);
+        kernel.args(["--skip", skipped]);
     }
-    let passed = command::status(&mut trials)?.success();
+    let mut passed = command::status(&mut kernel)?.success();
+    if release.own_trampolines {
+        let mut samply = trials(jit);
+        samply.arg("samply_names_python_functions");
+        passed &= command::status(&mut samply)?.success();
+    }
     if release.own_trampolines {
         println!(
             "\nSamples of workloads/chain.py with all of its functions, {HZ} Hz, {SECONDS} s:"
@@ -153,6 +166,18 @@ pub(crate) fn inside(name: &str, kernel: &str, profiler: &str) -> Result<()> {
     } else {
         bail!("trials failed")
     }
+}
+
+/// Sees to it that samply is there, for the trials that compare.
+fn samply() -> Result<()> {
+    let home = env::home_dir().unwrap_or_default();
+    if host::which("samply").is_some() || home.join(".cargo/bin/samply").exists() {
+        return Ok(());
+    }
+    println!("Installing samply, which takes some minutes");
+    let mut cargo = Command::new("cargo");
+    cargo.args(["install", "--locked", "--quiet", "samply@0.13.1"]);
+    command::run_patiently(&mut cargo, Patience::seconds(1200))
 }
 
 fn release(name: &str) -> Result<&'static Release> {
