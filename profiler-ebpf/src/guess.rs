@@ -48,6 +48,13 @@ pub(crate) extern "C" fn guess_caller(slot: u32) -> u32 {
         };
         if is_return_address(mappings, word) {
             state.header.flags |= flags::GUESSED;
+            // A frame that keeps a frame pointer has its caller's just below.
+            if state.bp_in_memory == 0
+                && state.bp == place.wrapping_sub(8)
+                && let Ok(callers) = read(state.bp)
+            {
+                state.bp = callers;
+            }
             state.sp = place.wrapping_add(8);
             state.ip = word;
             state.leaf = 0;

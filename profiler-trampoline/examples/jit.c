@@ -1,7 +1,8 @@
 /*
  * The same as jit.rs, in C: a just-in-time compiler as small as one can be, and how its code gets names.
  *
- *     cargo build --profile trampoline -p profiler-trampoline
+ *     cd profiler-trampoline
+ *     cargo build --profile trampoline
  *     cc -O2 -fno-omit-frame-pointer -Iinclude examples/jit.c -L../target/trampoline -lpyprof_trampoline -o jit
  *     LD_LIBRARY_PATH=../target/trampoline ./jit --seconds 10
  *

@@ -1,10 +1,18 @@
 //! A just-in-time compiler as small as one can be: how generated code gets its names in a native profiler.
 //!
 //! ```console
-//! $ cargo run --release --example jit -- --seconds 10 &
+//! $ cargo build --release --package profiler-trampoline --example jit
+//! $ target/release/examples/jit --seconds 30 &
 //! $ sudo pyprof-bpf --pid $! -d 3
 //! $ perf record -g -e cpu-clock -p $! sleep 3; perf report --stdio
 //! $ samply record target/release/examples/jit --seconds 5
+//! ```
+//!
+//! A program of your own names the crate so in its `Cargo.toml`, and says `use pyprof_trampoline::PerfMap`:
+//!
+//! ```toml
+//! [dependencies]
+//! profiler-trampoline = { path = "../pyprof-bpf/profiler-trampoline" }
 //! ```
 //!
 //! Three functions are made at run time. `jit::outer` calls `jit::inner` three times and `jit::leaf2` once, and these

@@ -2,9 +2,9 @@
  * Perf maps for code generators: names for machine code that is made at run time, as Linux perf, samply and
  * pyprof-bpf read them from /tmp/perf-PID.map.
  *
- *     cc -fno-omit-frame-pointer jit.c -lpyprof_trampoline
- *
- * The example examples/jit.c shows all of it at work.
+ * cargo build --profile trampoline --package profiler-trampoline makes target/trampoline/libpyprof_trampoline.so.
+ * The example examples/jit.c shows all of it at work, and the command that compiles it. Let the code that you generate
+ * keep a frame pointer: then profilers find its callers.
  */
 
 #ifndef PYPROF_TRAMPOLINE_H

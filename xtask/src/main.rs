@@ -58,7 +58,7 @@ Usage: cargo xtask <command>
                     run the kernel trials under the Pythons of other systems
   demo              profile a bundled program and show where its time went
   bench [PIECE...]  measure the cost of profiling (`bench list` names the pieces)
-  package [--test]  build the wheel for pip, for glibc 2.31 and later; install it in every Python here
+  package [--test]  build the wheel for pip; with --test, try it in every Python here, too
   help              this text";
 
 fn main() -> ExitCode {

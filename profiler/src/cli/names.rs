@@ -24,7 +24,7 @@ pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
         )],
         NameDiagnosis::TooOld { version: (major, minor) } => vec![format!(
             "no Python names: this is CPython {major}.{minor}, and only 3.9 and later can have them; native stacks are \
-             there (--view native)"
+             there"
         )],
         NameDiagnosis::NotActivated if let Some(python) = old_python(target) => without_own(&python),
         NameDiagnosis::NotActivated => vec![
@@ -32,12 +32,16 @@ pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
                 "no Python names: {} was started without perf support; native stacks are there. Switch it on with",
                 interpreter(target)
             ),
-            "  `python -X perf`, PYTHONPERFSUPPORT=1, or sys.activate_stack_trampoline(\"perf\") in the program".to_owned(),
+            "  `python -X perf`, PYTHONPERFSUPPORT=1 (which -I and -E ignore), or sys.activate_stack_trampoline(\"perf\") in it"
+                .to_owned(),
         ],
         NameDiagnosis::ActivatedLate => vec![
-            "some Python names are missing: trampolines were switched on late, and functions that were running already"
+            "trampolines were switched on late: functions that were running then are not in the picture until they are"
                 .to_owned(),
-            format!("  cannot be shown until they are called again; `{}` switches them on from the start", command_with_names(target)),
+            format!(
+                "  called again (the main module, at least); `{}` switches them on from the start",
+                command_with_names(target)
+            ),
         ],
         NameDiagnosis::JitDump => vec![
             "no Python names: with -X perf_jit CPython keeps them in a buffered jitdump, unreadable while it runs;"
@@ -70,7 +74,7 @@ fn without_own(python: &str) -> Vec<String> {
             "no Python names: CPython {version} has no trampolines of its own; native stacks are there. Give it some with"
         ),
         format!(
-            "  `pyprof-bpf record -- {python} app.py`, without Python's options -I, -E and -S, which keep them away;"
+            "  `pyprof-bpf record -- {python} app.py`, without Python's options -I, -E and -S and with its environment;"
         ),
         format!(
             "  or `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by `{python} -m pip`;"

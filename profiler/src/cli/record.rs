@@ -159,8 +159,12 @@ async fn record_command(settings: &Settings, command: &[OsString]) -> anyhow::Re
         finish(settings, recording, outputs).await
     };
     let finished = async {
+        let finished = finished.await;
         // Even where recording fails, the command is seen to its end.
-        let (finished, followed) = tokio::join!(finished, followed);
+        if !followed.is_finished() && !settings.quiet {
+            report::print(&[format!("waiting for pid {pid} to end")]);
+        }
+        let followed = followed.await;
         let ended = match followed.context("the command was lost sight of")?? {
             Some(mut launched) => Some(
                 launched

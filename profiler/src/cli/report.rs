@@ -262,7 +262,7 @@ fn remark(remark: &Remark) -> String {
             } else {
                 "child processes that ran Python were"
             };
-            format!("{what} not recorded (pid {}{more}): give such a pid with --pid", shown.join(", "))
+            format!("{what} not recorded (pid {}{more}): give the pid of one that runs with --pid", shown.join(", "))
         }
     }
 }

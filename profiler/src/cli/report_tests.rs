@@ -140,7 +140,7 @@ fn missing_names_are_explained_case_by_case() {
         ),
         (
             NameDiagnosis::ActivatedLate,
-            &["switched on late", "running already"],
+            &["switched on late", "running then"],
         ),
         (NameDiagnosis::JitDump, &["perf_jit", "jitdump", "-X perf"]),
         (NameDiagnosis::MapMissing, &["perf-PID.map", "not there"]),
@@ -248,7 +248,7 @@ fn an_idle_target_is_told_from_a_failure() {
     idle.summary.remarks = vec![Remark::ChildrenNotRecorded(vec![Pid(7), Pid(8)])];
     assert_eq!(
         nothing_to_draw(&idle)[1],
-        "child processes that ran Python were not recorded (pid 7, 8): give such a pid with --pid"
+        "child processes that ran Python were not recorded (pid 7, 8): give the pid of one that runs with --pid"
     );
 }
 

@@ -71,7 +71,11 @@ pub fn diagnose(facts: &NameFacts<'_>) -> NameDiagnosis {
         };
     }
     let Some(version) = python.version else {
-        return NameDiagnosis::NotPython;
+        // A map that was read is that of another code generator, which needs no Python.
+        return match map {
+            MapState::Ok => NameDiagnosis::Named,
+            _ => NameDiagnosis::NotPython,
+        };
     };
     if python.jitdump && map != MapState::Ok {
         return NameDiagnosis::JitDump;
@@ -145,6 +149,7 @@ mod tests {
         // version, asked at start, trampolines on stacks, map open, map, diagnosis
         let table = [
             (None, false, 0, false, Missing, D::NotPython),
+            (None, false, 0, true, Ok, D::Named),
             (Some((3, 8)), false, 0, false, Missing, too_old),
             (Some((3, 8)), true, 0, false, Missing, too_old),
             (Some((3, 9)), false, 0, false, Missing, D::NotActivated),
