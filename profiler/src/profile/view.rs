@@ -11,13 +11,15 @@ pub enum View {
     /// Python functions, and the compiled function that the innermost of them is in. The interpreter's own functions
     /// and the compiled code between two Python functions are folded away.
     ///
-    /// Code of other JIT compilers stays: it is a program's own code, or a Python function without a name. A stack
-    /// without Python frames (a worker thread of a native library, the start of the program) is shown whole.
+    /// Code of other JIT compilers stays: it is a program's own code, or a Python function without a name. Of a stack
+    /// without Python frames (a worker thread of a native library, the start of the interpreter) all compiled code is
+    /// shown; of the interpreter's functions that call each other only the outermost, unless there are no Python
+    /// frames in the whole profile.
     #[default]
     Python,
     /// Everything.
     Mixed,
-    /// Compiled code only: without Python functions and without JIT-compiled code.
+    /// Everything but Python functions, named or not.
     Native,
 }
 
@@ -87,7 +89,7 @@ pub(super) fn show<'p>(
         .rev()
         .flat_map(|&id| profile.locations.frames(id).iter().rev());
     frames.extend(recorded.map(ViewFrame::Code));
-    fold(view, &mut frames, roots);
+    fold(view, &mut frames, roots, profile.quality.with_python > 0);
     if frames.len() == roots {
         frames.push(ViewFrame::NoFrames);
     }
@@ -102,8 +104,8 @@ pub(super) fn show<'p>(
     }
 }
 
-/// Removes the frames from `roots` on that the view hides.
-fn fold(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize) {
+/// Removes the frames from `roots` on that the view hides. `has_python`: there are Python frames in the profile.
+fn fold(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize, has_python: bool) {
     let kind = |frame: &ViewFrame<'_>| match frame {
         ViewFrame::Code(frame) => Some(frame.kind),
         _ => None,
@@ -122,7 +124,14 @@ fn fold(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize) {
                 _ => true,
             });
         }
-        View::Python if !frames.iter().any(is_python) => {}
+        View::Python if !frames.iter().any(is_python) => {
+            // The interpreter starts, say: a tower of its functions would hide how flat the rest is.
+            if has_python {
+                let is_interpreter =
+                    |frame: &ViewFrame<'_>| kind(frame) == Some(FrameKind::Interpreter);
+                frames.dedup_by(|frame, outer| is_interpreter(frame) && is_interpreter(outer));
+            }
+        }
         View::Python => {
             // The frame in which the process's own code was: kernel frames lie further in.
             let leaf = frames
@@ -266,6 +275,31 @@ mod tests {
             native("dgemm", "libblas.so"),
         ];
         assert_eq!(shown(View::Python, &frames), "start_thread > run > dgemm");
+    }
+
+    #[test]
+    fn the_interpreters_own_work_is_one_frame_beside_python_code() {
+        let start = [
+            native("_start", "python3.12"),
+            interpreter("Py_BytesMain"),
+            interpreter("pymain_init"),
+            native("dlopen", "libc.so.6"),
+            interpreter("PyInit_math"),
+            interpreter("PyModule_Create2"),
+        ];
+        let all = "_start > Py_BytesMain > pymain_init > dlopen > PyInit_math > PyModule_Create2";
+        assert_eq!(shown(View::Python, &start), all);
+
+        let mut builder = Builder::new(false);
+        builder.add(&start, 1);
+        builder.add(&[python("f", "/m.py")], 1);
+        let profile = builder.finish();
+        let mut both: Vec<String> = profile
+            .folded_view(View::Python)
+            .map(|stack| names(&stack))
+            .collect();
+        both.sort();
+        assert_eq!(both, ["_start > Py_BytesMain > dlopen > PyInit_math", "f"]);
     }
 
     #[test]
