@@ -17,7 +17,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 #[path = "support/mod.rs"]
 mod support;
 
-use support::{Package, Python, pythons};
+use support::{Package, Python, pythons, scratch, with_own_tmp};
 
 /// Versions that get their trampolines from here.
 const OURS: [(u32, u32); 3] = [(3, 9), (3, 10), (3, 11)];
@@ -102,7 +102,7 @@ fn is_for(whose: For, version: (u32, u32)) -> bool {
 
 fn run(program: &str, python: &Python, package: &Package) -> Result<Completion, Failed> {
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trampolines");
-    let mut command = Command::new(&python.path);
+    let mut command = with_own_tmp(&python.path);
     command
         .arg(programs.join(format!("{program}.py")))
         .env("PYTHONPATH", package.path());
@@ -123,7 +123,7 @@ fn embed(python: &Python, package: &Package) -> Result<Completion, Failed> {
             "this Python has no headers or no libpython",
         ));
     }
-    let folder = tempfile::tempdir()?;
+    let folder = scratch()?;
     let program = folder.path().join("embedding");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trampolines/embedding.c");
     let compiled = Command::new("cc")
@@ -143,7 +143,7 @@ fn embed(python: &Python, package: &Package) -> Result<Completion, Failed> {
         }
         Ok(_) => {}
     }
-    let mut command = Command::new(program);
+    let mut command = with_own_tmp(&program);
     command.arg(package.path()).env("PYTHONHOME", home);
     judge(command)
 }

@@ -38,7 +38,7 @@ impl Package {
     /// Puts together what cargo has just built and the Python files of this package.
     pub(crate) fn stage(with_sitecustomize: bool) -> io::Result<Self> {
         let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("python");
-        let folder = tempfile::tempdir()?;
+        let folder = scratch()?;
         let package = folder.path().join("pyprof_trampoline");
         fs::create_dir(&package)?;
         for entry in fs::read_dir(python.join("pyprof_trampoline"))? {
@@ -59,6 +59,31 @@ impl Package {
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
+}
+
+/// A folder that is gone with the value, and not in `/tmp`: programs may have one of their own.
+pub(crate) fn scratch() -> io::Result<TempDir> {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// A command with a `/tmp` of its own, where that can be had. Maps of earlier processes with the same pid lie in the
+/// common one, and entries would be added to them.
+pub(crate) fn with_own_tmp(program: &Path) -> Command {
+    let in_tmp = [program, Path::new(env!("CARGO_TARGET_TMPDIR"))]
+        .iter()
+        .any(|path| path.starts_with("/tmp"));
+    let probe = ["--mount", "mount", "-t", "tmpfs", "tmpfs", "/tmp"];
+    let can = || {
+        let done = Command::new("unshare").args(probe).output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    if in_tmp || !can() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs tmpfs /tmp && exec \"$0\" \"$@\"";
+    command.args(["--mount", "sh", "-c", script]).arg(program);
+    command
 }
 
 /// `libpyprof_trampoline.so`, which cargo builds beside the test program.
