@@ -71,13 +71,14 @@ pub fn diagnose(facts: &NameFacts<'_>) -> NameDiagnosis {
         };
     }
     let Some(version) = python.version else {
-        // A map that was read is that of another code generator, which needs no Python.
-        return match map {
-            MapState::Ok => NameDiagnosis::Named,
-            _ => NameDiagnosis::NotPython,
+        // The map of another code generator, which needs no Python.
+        return if map_is_open && map == MapState::Ok {
+            NameDiagnosis::Named
+        } else {
+            NameDiagnosis::NotPython
         };
     };
-    if python.jitdump && map != MapState::Ok {
+    if python.jitdump && !map_is_open {
         return NameDiagnosis::JitDump;
     }
     if trampoline_frames > 0 {
@@ -150,6 +151,7 @@ mod tests {
         let table = [
             (None, false, 0, false, Missing, D::NotPython),
             (None, false, 0, true, Ok, D::Named),
+            (None, false, 0, false, Ok, D::NotPython),
             (Some((3, 8)), false, 0, false, Missing, too_old),
             (Some((3, 8)), true, 0, false, Missing, too_old),
             (Some((3, 9)), false, 0, false, Missing, D::NotActivated),
@@ -220,6 +222,12 @@ mod tests {
         let facts = NameFacts {
             trampoline_frames: 9,
             ..nameless(&python, MapState::Missing)
+        };
+        assert_eq!(diagnose(&facts), NameDiagnosis::JitDump);
+        // The map of an earlier process with this pid.
+        let facts = NameFacts {
+            map: MapState::Ok,
+            ..facts
         };
         assert_eq!(diagnose(&facts), NameDiagnosis::JitDump);
         let facts = NameFacts {
