@@ -186,6 +186,7 @@ fn read_line(source: BorrowedFd<'_>, start: u64, end: u64) -> Result<Vec<u8>, Er
         if read == 0 {
             return Ok(Vec::new());
         }
+        line.try_reserve(read).map_err(|_| Errno::NOMEM)?;
         if let Some(last) = piece[..read].iter().position(|byte| *byte == b'\n') {
             line.extend_from_slice(&piece[..=last]);
             return Ok(line);
