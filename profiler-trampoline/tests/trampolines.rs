@@ -36,7 +36,7 @@ enum For {
 }
 
 /// The programs.
-const PROGRAMS: [(&str, For); 17] = [
+const PROGRAMS: [(&str, For); 18] = [
     ("names", For::Ours),
     ("threads", For::All),
     ("generators", For::All),
@@ -51,6 +51,7 @@ const PROGRAMS: [(&str, For); 17] = [
     ("hostile_map", For::All),
     ("full_disk", For::Ours),
     ("no_executable_memory", For::Ours),
+    ("no_memory", For::Ours),
     ("many_functions", For::Ours),
     ("refusal", For::Others),
     ("delegation", For::Own),

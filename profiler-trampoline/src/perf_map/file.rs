@@ -4,16 +4,18 @@ use std::ffi::CStr;
 use std::fmt;
 
 use rustix::{
-    fd::{BorrowedFd, OwnedFd},
+    fd::{AsRawFd as _, BorrowedFd, OwnedFd},
     fs::{FileType, Mode, OFlags, Stat, fstat, ftruncate, open},
-    io::{Errno, pread, retry_on_intr, write},
+    io::{Errno, fcntl_dupfd_cloexec, pread, retry_on_intr, write},
     process::geteuid,
 };
 
 use super::PerfMapError;
 
-/// Entries are copied in pieces of this size, on the stack.
-const PIECE: usize = 16 * 1024;
+/// Entries are copied in pieces of this size, on the stack: that of a thread may have no more than 32 KiB.
+const PIECE: usize = 4 * 1024;
+/// Lower ones are standard input, output and error, whatever was opened there: others write to them unasked.
+const FIRST_DESCRIPTOR: i32 = 3;
 /// Keeps a FIFO from holding us up, a link from leading elsewhere, and a terminal from becoming ours.
 const CAREFUL: OFlags = OFlags::CLOEXEC
     .union(OFlags::NOFOLLOW)
@@ -66,22 +68,32 @@ pub(super) fn open_own() -> Result<OwnedFd, PerfMapError> {
     let path = path_of(std::process::id());
     // Readable, so that a forked child can copy it from the descriptor, wherever the file has gone.
     let flags = CAREFUL | OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
-    let file = retry_on_intr(|| open(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR)).map_err(
-        |errno| match errno {
-            Errno::NXIO => PerfMapError::NotRegular, // a socket, or a device without a driver
-            other => PerfMapError::Open(other),
-        },
-    )?;
+    let file =
+        open_aside(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR).map_err(
+            |errno| match errno {
+                Errno::NXIO => PerfMapError::NotRegular, // a socket, or a device without a driver
+                other => PerfMapError::Open(other),
+            },
+        )?;
     check(&fstat(&file).map_err(PerfMapError::Open)?)?;
     Ok(file)
 }
 
 /// Opens another map, to copy from it.
 pub(super) fn open_source(path: &CStr) -> Result<OwnedFd, PerfMapError> {
-    let file = retry_on_intr(|| open(path, CAREFUL | OFlags::RDONLY, Mode::empty()))
-        .map_err(PerfMapError::Copy)?;
+    let file =
+        open_aside(path, CAREFUL | OFlags::RDONLY, Mode::empty()).map_err(PerfMapError::Copy)?;
     check(&fstat(&file).map_err(PerfMapError::Copy)?)?;
     Ok(file)
+}
+
+/// Not as a standard stream, where the program was started with one of them closed.
+fn open_aside(path: &CStr, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let file = retry_on_intr(|| open(path, flags, mode))?;
+    if file.as_raw_fd() >= FIRST_DESCRIPTOR {
+        return Ok(file);
+    }
+    fcntl_dupfd_cloexec(&file, FIRST_DESCRIPTOR)
 }
 
 fn check(stat: &Stat) -> Result<(), PerfMapError> {
@@ -186,6 +198,7 @@ fn read_line(source: BorrowedFd<'_>, start: u64, end: u64) -> Result<Vec<u8>, Er
         if read == 0 {
             return Ok(Vec::new());
         }
+        line.try_reserve(read).map_err(|_| Errno::NOMEM)?;
         if let Some(last) = piece[..read].iter().position(|byte| *byte == b'\n') {
             line.extend_from_slice(&piece[..=last]);
             return Ok(line);

@@ -1,35 +1,44 @@
 //! One entry as one line: `START SIZE name`, both numbers in hexadecimal without a prefix.
 
+use std::collections::TryReserveError;
+
 /// Names up to this length, escapes included, are put together on the stack.
 const STACK_NAME: usize = 1024;
 /// Two numbers of 16 digits and two blanks.
 const HEAD: usize = 34;
 
-/// Calls `write` with the three parts of the line: numbers, name, line end.
+/// Calls `write` with the three parts of the line: numbers, name, line end. Fails when there is no memory for a long
+/// name with escapes.
 pub(super) fn with_entry<R>(
     address: usize,
     size: usize,
     name: &[u8],
     write: impl FnOnce(&[&[u8]; 3]) -> R,
-) -> R {
+) -> Result<R, TryReserveError> {
     let mut head = Text::<HEAD>::default();
     head.push_hex(address);
     head.push(b' ');
     head.push_hex(size);
     head.push(b' ');
     if is_plain(name) {
-        return write(&[head.bytes(), name, b"\n"]);
+        return Ok(write(&[head.bytes(), name, b"\n"]));
     }
     let mut escaped = Text::<STACK_NAME>::default();
     if escape(name, &mut |bytes| escaped.extend(bytes)) {
-        return write(&[head.bytes(), escaped.bytes(), b"\n"]);
+        return Ok(write(&[head.bytes(), escaped.bytes(), b"\n"]));
     }
-    let mut long = Vec::with_capacity(name.len() + STACK_NAME);
+    let mut length = 0;
+    escape(name, &mut |bytes| {
+        length += bytes.len();
+        true
+    });
+    let mut long = Vec::new();
+    long.try_reserve_exact(length)?;
     escape(name, &mut |bytes| {
         long.extend_from_slice(bytes);
         true
     });
-    write(&[head.bytes(), &long, b"\n"])
+    Ok(write(&[head.bytes(), &long, b"\n"]))
 }
 
 /// Nothing in `name` needs an escape.
@@ -119,7 +128,7 @@ mod tests {
     use super::*;
 
     fn entry(address: usize, size: usize, name: &[u8]) -> String {
-        let line = with_entry(address, size, name, |parts| parts.concat());
+        let line = with_entry(address, size, name, |parts| parts.concat()).unwrap();
         String::from_utf8(line).unwrap()
     }
 

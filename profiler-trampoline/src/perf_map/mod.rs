@@ -84,6 +84,7 @@ impl PerfMap {
     ) -> Result<(), PerfMapError> {
         let file = self.slot.borrow()?;
         line::with_entry(address, size, name, |parts| append(&file, parts))
+            .unwrap_or(Err(PerfMapError::Write(Errno::NOMEM)))
     }
 
     /// Adds all entries of another perf map, usually that of the process this one was forked from, to this one.

@@ -109,6 +109,16 @@ def main():
     for thread in threads:
         thread.join()
 
+    # From one with the smallest stack that Python gives.
+    children = []
+    size = threading.stack_size(32 * 1024)
+    thread = threading.Thread(target=lambda: children.append(child_of(nothing)))
+    thread.start()
+    threading.stack_size(size)
+    thread.join()
+    assert len(common.named("nothing", children[0])) == 1
+    os.unlink("/tmp/perf-%d.map" % children[0])
+
     with multiprocessing.get_context("fork").Pool(2) as pool:
         answers = pool.map(pool_worker, range(20), chunksize=1)
         pool.close()

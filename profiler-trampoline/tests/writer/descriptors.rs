@@ -24,6 +24,7 @@ pub(super) const SCENES: &[Scene] = &[
         closed,
     ),
     ("a_daemon_that_closes_everything_has_a_whole_map", daemon),
+    ("a_closed_standard_stream_is_not_replaced", standard),
 ];
 
 fn closing() -> Verdict {
@@ -123,5 +124,23 @@ fn daemon() -> Verdict {
     assert!(child.went_well);
     assert_eq!(fs::read("/tmp/precious").unwrap(), b"mine");
     assert_eq!(child.map().unwrap(), "1 10 parents\n2 10 childs\n");
+    Ok(())
+}
+
+fn standard() -> Verdict {
+    own_tmp("")?;
+    let child = fork(|| {
+        for number in 0..3 {
+            // SAFETY: nothing is read or written there any more.
+            unsafe { libc::close(number) };
+        }
+        write(1, "a");
+        // SAFETY: as careless programs do; nothing is open there.
+        let written = unsafe { libc::write(2, b"x\n".as_ptr().cast(), 2) };
+        assert_eq!(written, -1);
+        write(2, "b");
+    });
+    assert!(child.went_well);
+    assert_eq!(child.map().unwrap(), "1 10 a\n2 10 b\n");
     Ok(())
 }

@@ -14,6 +14,7 @@ mod probe;
 
 use std::{
     ffi::{c_char, c_int, c_void},
+    fmt,
     io::{self, Write as _},
     mem, ptr,
     sync::{
@@ -27,7 +28,7 @@ use self::{
     probe::probe,
 };
 use super::interpreter::{Evaluator, EvaluatorApi, Object};
-use crate::{PerfMap, code_memory::Arena, machine_code::TRAMPOLINE};
+use crate::{PerfMap, PerfMapError, code_memory::Arena, machine_code::TRAMPOLINE};
 
 /// What a trampoline is called as: the three arguments for the evaluator, and the evaluator.
 type Trampoline = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_void) -> Object;
@@ -62,8 +63,7 @@ pub(super) fn activate(version: (u32, u32)) -> Result<(), String> {
         return Err("trampolines are active in another interpreter of this process".to_owned());
     }
     let map = PerfMap::of_this_process();
-    map.init()
-        .map_err(|err| format!("{}: {err}", PerfMap::path().display()))?;
+    map.init().map_err(|err| err.to_string())?;
     arena(Arena::prepare).map_err(|err| {
         format!("no executable memory: {err}; security settings may forbid code made at run time")
     })?;
@@ -282,7 +282,7 @@ fn begin_in_child() {
         unsafe { (api.set_evaluator)(interpreter, evaluate) };
     }
     if let Err(err) = PerfMap::of_this_process().init() {
-        complain(&err);
+        complain(&err.into());
     }
 }
 
@@ -321,7 +321,7 @@ fn make_trampoline(code: Object) -> Trampoline {
             }
         }
         Err(err) => {
-            complain(&*err);
+            complain(&err);
             no_trampoline
         }
     };
@@ -338,13 +338,44 @@ fn make_trampoline(code: Object) -> Trampoline {
     trampoline
 }
 
-fn name_and_take(api: &EvaluatorApi, code: Object) -> Result<usize, Box<dyn std::error::Error>> {
-    let name = name::name_of(api, code, NAME.load(Relaxed));
+/// Why a code object has no trampoline. Made without memory, which may be what there is none of.
+enum Nameless {
+    Memory,
+    Code(io::Error),
+    Entry(PerfMapError),
+}
+
+impl fmt::Display for Nameless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("no memory"),
+            Self::Code(err) => write!(f, "no executable memory: {err}"),
+            Self::Entry(err) => err.fmt(f),
+        }
+    }
+}
+
+impl From<PerfMapError> for Nameless {
+    fn from(err: PerfMapError) -> Self {
+        if err.errno() == libc::ENOMEM {
+            Self::Memory
+        } else {
+            Self::Entry(err)
+        }
+    }
+}
+
+fn name_and_take(api: &EvaluatorApi, code: Object) -> Result<usize, Nameless> {
+    let name = name::name_of(api, code, NAME.load(Relaxed)).map_err(|_| Nameless::Memory)?;
     let address = arena(|arena| {
         if FORKED.swap(false, Relaxed) {
             *arena = Arena::EMPTY;
         }
         arena.take()
+    })
+    .map_err(|err| match err.raw_os_error() {
+        Some(libc::ENOMEM) => Nameless::Memory,
+        _ => Nameless::Code(err),
     })?;
     let size = TRAMPOLINE.len();
     PerfMap::of_this_process().write_entry(address, size, &name)?;
@@ -352,15 +383,13 @@ fn name_and_take(api: &EvaluatorApi, code: Object) -> Result<usize, Box<dyn std:
 }
 
 /// Says once why functions have no names. There is nobody to return it to: the program goes on.
-fn complain(err: &(impl std::fmt::Display + ?Sized)) {
+fn complain(err: &Nameless) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Relaxed) {
-        let path = PerfMap::path();
         // Standard error may be closed; then this is for nobody.
         let _ = writeln!(
             io::stderr(),
-            "pyprof_trampoline: {}: {err}; functions called from now on for the first time have no names",
-            path.display()
+            "pyprof_trampoline: {err}; functions called from now on for the first time have no names"
         );
     }
 }

@@ -62,9 +62,14 @@ const FILES: [Content; 4] = [
 
 /// A folder with trampolines for a command and its children, removed when this is dropped. Pythons that run keep what
 /// they have loaded; those that start later get no names.
+///
+/// A daemon that the command left behind still has the path in its environment, and its Pythons look there. So where
+/// others could make a folder of the same name, ours stays, empty.
 #[derive(Debug)]
 pub struct TrampolineFolder {
     path: PathBuf,
+    /// Others may make files beside it.
+    is_shared: bool,
 }
 
 /// There is no place for such a folder.
@@ -99,27 +104,39 @@ impl TrampolineFolder {
         }
     }
 
-    /// Makes one in the first of these places that is fit.
+    /// Makes one in the first of these places that is fit, rather in one that is not shared with others.
     fn make(places: &[PathBuf]) -> Result<Self, NoPlace> {
         let mut refused = Vec::new();
+        let mut shared = Vec::new();
         for place in places {
-            match fit(place).and_then(|place| Self::make_in(&place).map_err(|err| err.to_string()))
-            {
-                Ok(folder) => return Ok(folder),
+            match fit(place) {
+                Ok(fit) if fit.is_shared => shared.push((place, fit)),
+                Ok(fit) => match Self::make_in(&fit) {
+                    Ok(folder) => return Ok(folder),
+                    Err(err) => refused.push((place.clone(), err.to_string())),
+                },
                 Err(why) => refused.push((place.clone(), why)),
+            }
+        }
+        for (place, fit) in shared {
+            match Self::make_in(&fit) {
+                Ok(folder) => return Ok(folder),
+                Err(err) => refused.push((place.clone(), err.to_string())),
             }
         }
         Err(NoPlace { refused })
     }
 
-    fn make_in(place: &Path) -> io::Result<Self> {
+    fn make_in(place: &Place) -> io::Result<Self> {
         // The name cannot be known beforehand, and what exists is never taken.
         let random = RandomState::new().build_hasher().finish();
         let name = format!("pyprof-trampolines-{}-{random:016x}", std::process::id());
         let private = 0o700;
-        DirBuilder::new().mode(private).create(place.join(&name))?;
-        let folder = Self {
-            path: place.join(name),
+        let path = place.path.join(name);
+        DirBuilder::new().mode(private).create(&path)?;
+        let mut folder = Self {
+            path,
+            is_shared: false,
         };
         make_folder(&folder.path.join(PACKAGE))?;
         for (name, content) in FILES {
@@ -130,6 +147,7 @@ impl TrampolineFolder {
         }
         // Complete: now others may look into it.
         fs::set_permissions(&folder.path, Permissions::from_mode(0o755))?;
+        folder.is_shared = place.is_shared;
         Ok(folder)
     }
 
@@ -154,11 +172,28 @@ impl Drop for TrampolineFolder {
     fn drop(&mut self) {
         // A Python that is just starting may add a compiled file to a folder that is being emptied.
         for _ in 0..3 {
-            if fs::remove_dir_all(&self.path).is_ok() {
+            let removed = if self.is_shared {
+                empty(&self.path)
+            } else {
+                fs::remove_dir_all(&self.path)
+            };
+            if removed.is_ok() {
                 return;
             }
         }
     }
+}
+
+fn empty(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn make_folder(path: &Path) -> io::Result<()> {
@@ -169,8 +204,13 @@ fn make_folder(path: &Path) -> io::Result<()> {
 /// Directories that may hold the folder, the preferred one first.
 fn places() -> Vec<PathBuf> {
     let mut places = vec![env::temp_dir()];
-    places.extend(["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from));
+    if rustix::process::geteuid().is_root() {
+        places.push(PathBuf::from("/run"));
+    } else {
+        places.extend(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
+    }
     places.extend(env::home_dir());
+    places.extend(["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from));
     let mut seen = Vec::new();
     places.retain(|place| {
         let is_new = !seen.contains(place);
@@ -180,34 +220,47 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// The real path of a directory in which others can neither replace the folder nor are kept from it, and from which
-/// code can be loaded; else why not.
-fn fit(place: &Path) -> Result<PathBuf, String> {
+/// A directory that is fit for the folder.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    /// Its real path.
+    path: PathBuf,
+    /// Others can make files in it, such as in `/tmp`, but not replace ours.
+    is_shared: bool,
+}
+
+/// A directory in which others can neither replace the folder nor are kept from it, and from which code can be loaded;
+/// else why not. One of the user who called sudo is not fit: root would write where that user can lay links.
+fn fit(place: &Path) -> Result<Place, String> {
     let place = fs::canonicalize(place).map_err(|err| err.to_string())?;
     if place.as_os_str().as_bytes().contains(&b':') {
         return Err("its name has a colon, which separates the entries of PYTHONPATH".to_owned());
     }
     let own = rustix::process::geteuid().as_raw();
-    let caller = sudo_caller().map(|(uid, _)| uid);
+    let mut is_shared = None;
     for directory in place.ancestors() {
         let about = fs::metadata(directory).map_err(|err| err.to_string())?;
         let (owner, mode) = (about.uid(), about.mode());
-        if owner != 0 && owner != own && Some(owner) != caller {
+        if owner != 0 && owner != own {
             return Err(format!("{} is another user's", directory.display()));
         }
         if mode & 0o022 != 0 && mode & 0o1000 == 0 {
             return Err(format!("others can write to {}", directory.display()));
         }
         // The command is to find its way as whoever called sudo.
-        if caller.is_some() && caller != Some(owner) && mode & 0o001 == 0 {
+        if sudo_caller().is_some() && mode & 0o001 == 0 {
             return Err(format!("{} is closed to others", directory.display()));
         }
+        is_shared.get_or_insert(mode & 0o022 != 0);
     }
     match statvfs(&place) {
         Ok(about) if about.f_flag.contains(StatVfsMountFlags::NOEXEC) => {
             Err("mounted noexec".to_owned())
         }
-        Ok(_) => Ok(place),
+        Ok(_) => Ok(Place {
+            path: place,
+            is_shared: is_shared.unwrap_or(true),
+        }),
         Err(err) => Err(err.to_string()),
     }
 }

@@ -51,6 +51,25 @@ fn an_unfit_place_is_passed_over_and_told() {
     assert!(folder.path().starts_with(fs::canonicalize(open).unwrap()));
 }
 
+/// A daemon that the command has started looks for its modules there for as long as it runs.
+#[test]
+fn where_others_can_make_files_the_name_stays_taken() {
+    let place = tempfile::tempdir().unwrap();
+    let (shared, own) = (place.path().join("shared"), place.path().join("own"));
+    for folder in [&shared, &own] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+    let folder = TrampolineFolder::make(&[shared.clone(), own.clone()]).unwrap();
+    assert!(folder.path().starts_with(fs::canonicalize(own).unwrap()));
+
+    let folder = TrampolineFolder::make(&[shared]).unwrap();
+    let path = folder.path().to_owned();
+    drop(folder);
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+    assert_eq!(mode(&path), 0o755);
+}
+
 #[test]
 fn memory_that_must_not_run_is_no_place() {
     // Where the kernel shows its own things, there is never a program.
