@@ -74,7 +74,7 @@ int pyprof_perf_map_write_entry(const void *code_address, size_t code_size, cons
 int pyprof_perf_map_copy_from(const char *path);
 
 /**
- * Closes the file, which stays where it is for those who read it. Does nothing when it is closed; the next entry
+ * Closes the file, which stays where it is for those who read it. To be called before dlclose, too. Does nothing when it is closed; the next entry
  * opens it again.
  */
 void pyprof_perf_map_fini(void);

@@ -36,7 +36,7 @@ enum For {
 }
 
 /// The programs.
-const PROGRAMS: [(&str, For); 18] = [
+const PROGRAMS: [(&str, For); 19] = [
     ("names", For::Ours),
     ("threads", For::All),
     ("generators", For::All),
@@ -49,6 +49,7 @@ const PROGRAMS: [(&str, For); 18] = [
     ("recursion", For::All),
     ("introspection", For::All),
     ("hostile_map", For::All),
+    ("deleted_directory", For::All),
     ("full_disk", For::Ours),
     ("no_executable_memory", For::Ours),
     ("no_memory", For::Ours),
@@ -60,7 +61,7 @@ const PROGRAMS: [(&str, For); 18] = [
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let pythons = pythons();
-    let package = Arc::new(Package::stage(false).unwrap());
+    let package = Arc::new(Package::stage().unwrap());
     let mut trials = Vec::new();
     for (program, whose) in PROGRAMS {
         let mut fitting = pythons

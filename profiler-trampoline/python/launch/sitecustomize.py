@@ -24,12 +24,12 @@ def _switch_on():
 
 
 def _give_way():
-    here = os.path.dirname(os.path.abspath(__file__))
-    absolute = [os.path.abspath(folder) for folder in sys.path]
+    here = os.path.dirname(_absolute(__file__))
+    absolute = [_absolute(folder) for folder in sys.path]
     # This folder is the first one, as a rule. If it is not, a sitecustomize in one before it has imported this, and is
     # not to be found again.
     before = absolute.index(here) if here in absolute else 0
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    sys.path[:] = [folder for folder in sys.path if _absolute(folder) != here]
 
     ours = sys.modules.pop(__name__)
     try:
@@ -44,6 +44,13 @@ def _give_way():
     finally:
         # Whoever imports a module looks for it here afterwards.
         sys.modules.setdefault(__name__, ours)
+
+
+def _absolute(path):
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the current directory is gone, which is no reason to stop
+        return path
 
 
 def _import_from(folders):

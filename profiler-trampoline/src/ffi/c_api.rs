@@ -69,7 +69,7 @@ pub unsafe extern "C" fn pyprof_perf_map_copy_from(path: *const c_char) -> c_int
     status(PerfMap::of_this_process().copy_from(path))
 }
 
-/// Closes the file, which stays where it is for those who read it. Does nothing when it is closed; the next entry
+/// Closes the file, which stays where it is for those who read it. To be called before `dlclose`, too. Does nothing when it is closed; the next entry
 /// opens it again.
 #[unsafe(no_mangle)]
 pub extern "C" fn pyprof_perf_map_fini() {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use rustix::{
     fd::{AsRawFd as _, BorrowedFd, OwnedFd},
-    fs::{FileType, Mode, OFlags, Stat, fstat, ftruncate, open},
+    fs::{FileType, Mode, OFlags, Stat, fchmod, fstat, ftruncate, open},
     io::{Errno, fcntl_dupfd_cloexec, pread, retry_on_intr, write},
     process::geteuid,
 };
@@ -16,6 +16,8 @@ use super::PerfMapError;
 const PIECE: usize = 4 * 1024;
 /// Lower ones are standard input, output and error, whatever was opened there: others write to them unasked.
 const FIRST_DESCRIPTOR: i32 = 3;
+/// Read and written by its owner.
+const OWNERS: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Keeps a FIFO from holding us up, a link from leading elsewhere, and a terminal from becoming ours.
 const CAREFUL: OFlags = OFlags::CLOEXEC
     .union(OFlags::NOFOLLOW)
@@ -68,14 +70,16 @@ pub(super) fn open_own() -> Result<OwnedFd, PerfMapError> {
     let path = path_of(std::process::id());
     // Readable, so that a forked child can copy it from the descriptor, wherever the file has gone.
     let flags = CAREFUL | OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
-    let file =
-        open_aside(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR).map_err(
-            |errno| match errno {
-                Errno::NXIO => PerfMapError::NotRegular, // a socket, or a device without a driver
-                other => PerfMapError::Open(other),
-            },
-        )?;
-    check(&fstat(&file).map_err(PerfMapError::Open)?)?;
+    let file = open_aside(path.as_c_str(), flags, OWNERS).map_err(|errno| match errno {
+        Errno::NXIO => PerfMapError::NotRegular, // a socket, or a device without a driver
+        other => PerfMapError::Open(other),
+    })?;
+    let stat = fstat(&file).map_err(PerfMapError::Open)?;
+    check(&stat)?;
+    if !Mode::from_raw_mode(stat.st_mode).contains(OWNERS) {
+        // The umask took them away. That a file of ours keeps its mode is nothing to give up for.
+        let _ = fchmod(&file, OWNERS);
+    }
     Ok(file)
 }
 

@@ -28,7 +28,7 @@ impl Python {
     }
 }
 
-/// A folder for `PYTHONPATH` with `pyprof_trampoline`, and `sitecustomize` if asked for. Removed with the value.
+/// A folder for `PYTHONPATH` with `pyprof_trampoline`. Removed with the value.
 #[derive(Debug)]
 pub(crate) struct Package {
     folder: TempDir,
@@ -36,7 +36,7 @@ pub(crate) struct Package {
 
 impl Package {
     /// Puts together what cargo has just built and the Python files of this package.
-    pub(crate) fn stage(with_sitecustomize: bool) -> io::Result<Self> {
+    pub(crate) fn stage() -> io::Result<Self> {
         let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("python");
         let folder = scratch()?;
         let package = folder.path().join("pyprof_trampoline");
@@ -48,10 +48,6 @@ impl Package {
             }
         }
         fs::copy(shared_object()?, package.join("_native.so"))?;
-        if with_sitecustomize {
-            let name = "sitecustomize.py";
-            fs::copy(python.join("launch").join(name), folder.path().join(name))?;
-        }
         Ok(Self { folder })
     }
 

@@ -58,7 +58,12 @@ with tempfile.TemporaryDirectory() as folder:
         refused()
         os.unlink(path)
 
+# The mode is what is promised, whatever the umask.
+before = os.umask(0o777)
 common.activate()
+os.umask(before)
+if common.OURS:
+    assert os.stat(path).st_mode & 0o777 == 0o600
 assert work() == 1
 assert len(common.named("work")) == 1
 common.deactivate()

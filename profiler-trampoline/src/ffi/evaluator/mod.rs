@@ -13,7 +13,7 @@ mod name;
 mod probe;
 
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{CStr, CString, c_char, c_int, c_void},
     fmt,
     io::{self, Write as _},
     mem, ptr,
@@ -195,24 +195,49 @@ fn arena<R>(work: impl FnOnce(&mut Arena) -> R) -> R {
     work(&mut ARENA.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The slot from last time, if this is still the same interpreter, else a new one.
+/// The slot that this interpreter gave us before, else a new one. It is noted with the interpreter itself: after
+/// `Py_Finalize` another one may come to lie at the same address, and have given the number to somebody else.
 fn find_slot(api: &EvaluatorApi, interpreter: *mut c_void, layout: Layout) -> Result<(), String> {
-    let identity = identity(api, interpreter);
-    if INTERPRETER.load(Relaxed) == interpreter
-        && IDENTITY.load(Relaxed) == identity
-        && probe(api, interpreter, layout, INDEX.load(Relaxed)).is_ok()
-    {
-        return Ok(());
+    // Another copy of this library in the process has a slot of its own.
+    let key = CString::new(format!("pyprof_trampoline {:p}", &raw const INDEX)).unwrap_or_default();
+    // SAFETY: the interpreter is alive, and this thread holds the GIL.
+    let notes = unsafe { (api.notes)(interpreter) };
+    if notes.is_null() {
+        return Err("no memory".to_owned());
     }
-    // SAFETY: this thread holds the GIL; no function is to be called for our values.
-    let index = unsafe { (api.request_index)(None) };
+    // SAFETY: a dictionary, and a NUL-terminated string.
+    let noted = unsafe { (api.note)(notes, key.as_ptr()) };
+    let index = if noted.is_null() {
+        // SAFETY: this thread holds the GIL; no function is to be called for our values.
+        unsafe { (api.request_index)(None) }
+    } else {
+        // SAFETY: what was noted is a number.
+        unsafe { (api.as_index)(noted) }
+    };
     if index < 0 {
         return Err("all of the interpreter's 255 slots in code objects are taken".to_owned());
     }
     probe(api, interpreter, layout, index)?;
+    if noted.is_null() {
+        note_index(api, notes, &key, index);
+    }
     INDEX.store(index, Relaxed);
-    IDENTITY.store(identity, Relaxed);
+    IDENTITY.store(identity(api, interpreter), Relaxed);
     Ok(())
+}
+
+/// Where there is no memory for the note, the next time takes another slot.
+fn note_index(api: &EvaluatorApi, notes: Object, key: &CStr, index: isize) {
+    // SAFETY: this thread holds the GIL.
+    let number = unsafe { (api.new_index)(index) };
+    if !number.is_null() {
+        // SAFETY: a dictionary, a NUL-terminated string, an object.
+        unsafe { (api.set_note)(notes, key.as_ptr(), number) };
+        // SAFETY: it is ours to release.
+        unsafe { (api.release)(number) };
+    }
+    // SAFETY: this thread holds the GIL.
+    unsafe { (api.clear_error)() };
 }
 
 /// Evaluates a frame through the trampoline of its code. This is on the way of every call of a Python function: when
