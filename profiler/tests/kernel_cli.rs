@@ -131,8 +131,19 @@ fn frequency() {
 }
 
 fn endless_duration() {
-    let output = record(&["-d", "10000000000000000000", "--", "true"]);
-    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let words = [
+        "-d",
+        "10000000000000000000",
+        "-f",
+        "folded",
+        "-o",
+        "-",
+        "--",
+    ];
+    let output = record(&[&words[..], &["true"]].concat());
+    // Such a short command has a sample now and then, and else leaves nothing to draw.
+    let code = output.status.code();
+    assert!(matches!(code, Some(0 | 3)), "{code:?} {}", stderr(&output));
 }
 
 fn command() {
