@@ -8,8 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
-    env, fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, ExitCode, Output},
     sync::Arc,
 };
@@ -18,17 +17,21 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 #[path = "packaging/installing.rs"]
 mod installing;
-#[path = "packaging/interpreters.rs"]
-mod interpreters;
+#[path = "support/mod.rs"]
+mod support;
 
-use interpreters::Python;
+use support::{Package, Python, with_own_tmp};
+
+/// The oldest version that the package is for.
+const OLDEST: (u32, u32) = (3, 9);
 
 /// Compares `python -m pyprof_trampoline app.py` with `python app.py`.
 const RUNNING: &str = include_str!("packaging/running.py");
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let pythons = interpreters::all();
+    let mut pythons = support::pythons();
+    pythons.retain(|python| python.version >= OLDEST);
     let mut trials = Vec::new();
     if pythons.is_empty() {
         trials.push(skipped(
@@ -37,12 +40,12 @@ fn main() -> ExitCode {
         ));
     }
     // Held until all trials are done.
-    let package = (!arguments.list).then(|| Arc::new(Package::lay_out()));
+    let package = (!arguments.list).then(|| Arc::new(Package::stage().unwrap()));
     for python in &pythons {
         for test in running_tests() {
             let (python, package) = (python.clone(), package.clone());
             trials.push(Trial::ignorable_test(
-                format!("{}::running::{test}", python.version),
+                format!("{}::running::{test}", python.text),
                 move || {
                     let package = package.as_deref().expect("trials are run, not listed");
                     run(&python, package, &test)
@@ -62,34 +65,6 @@ fn skipped(name: &str, reason: &str) -> Trial {
     })
 }
 
-/// The package in a folder of its own, with the shared object that cargo built beside this program.
-struct Package {
-    folder: tempfile::TempDir,
-}
-
-impl Package {
-    fn lay_out() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let package = folder.path().join("pyprof_trampoline");
-        fs::create_dir(&package).unwrap();
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/pyprof_trampoline");
-        for entry in fs::read_dir(sources).unwrap() {
-            let entry = entry.unwrap();
-            if entry.file_type().unwrap().is_file() {
-                fs::copy(entry.path(), package.join(entry.file_name())).unwrap();
-            }
-        }
-        fs::copy(shared_object(), package.join("_native.so")).unwrap();
-        Self { folder }
-    }
-}
-
-/// cargo builds it for the tests of this crate, too, and puts it beside them.
-fn shared_object() -> PathBuf {
-    let program = env::current_exe().unwrap();
-    program.with_file_name("libpyprof_trampoline.so")
-}
-
 /// The names of the tests in `running.py`, without `test_`.
 fn running_tests() -> Vec<String> {
     let names = RUNNING.split("    def test_").skip(1);
@@ -100,11 +75,11 @@ fn running_tests() -> Vec<String> {
 
 fn run(python: &Python, package: &Package, test: &str) -> Result<Completion, Failed> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packaging/running.py");
-    let mut command = Command::new(&python.path);
+    let mut command = with_own_tmp(&python.path);
     command
         .arg(script)
         .arg(format!("Running.test_{test}"))
-        .env("PYTHONPATH", package.folder.path())
+        .env("PYTHONPATH", package.path())
         .env("PYTHONDONTWRITEBYTECODE", "1");
     succeed(&mut command)?;
     Ok(Completion::Completed)

@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         }
         for python in fitting {
             let (own, package) = (python.clone(), Arc::clone(&package));
-            let name = format!("{program}::{}", python.short());
+            let name = format!("{}::{program}", python.text);
             trials.push(Trial::ignorable_test(name, move || {
                 run(program, &own, &package)
             }));
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         .filter(|python| is_for(For::Ours, python.version))
     {
         let (own, package) = (python.clone(), Arc::clone(&package));
-        let name = format!("embedding::{}", python.short());
+        let name = format!("{}::embedding", python.text);
         trials.push(Trial::ignorable_test(name, move || embed(&own, &package)));
     }
     libtest_mimic::run(&arguments, trials).exit_code()

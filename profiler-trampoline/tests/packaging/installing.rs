@@ -9,7 +9,7 @@ use std::{
 
 use libtest_mimic::{Completion, Failed, Trial};
 
-use crate::{interpreters::Python, skipped, succeed};
+use crate::{skipped, succeed, support::Python};
 
 /// The wheel to install.
 const WHEEL: &str = "PYPROF_TEST_WHEEL";
@@ -27,7 +27,7 @@ pub(crate) fn trials(pythons: &[Python]) -> Vec<Trial> {
     let trial = |python: &Python| {
         let (python, wheel) = (python.clone(), PathBuf::from(&wheel));
         Trial::ignorable_test(
-            format!("{}::the_wheel_installs_works_and_goes_away", python.version),
+            format!("{}::the_wheel_installs_works_and_goes_away", python.text),
             move || install(&python, &wheel),
         )
     };

@@ -9,8 +9,11 @@ use std::{
 
 use tempfile::TempDir;
 
+/// Lists of interpreters, made by `cargo xtask test`.
+const LISTS: [&str; 2] = ["PYPROF_TEST_OLD_PYTHONS", "PYPROF_TEST_PYTHONS"];
+/// What an interpreter is asked; a pyenv shim answers for what lies behind it.
 const ASK: &str =
-    "import sys; print(sys.implementation.name, sys.version_info[0], sys.version_info[1])";
+    "import sys; print(sys.implementation.name, *sys.version_info[:3], sys.executable)";
 
 /// A CPython.
 #[derive(Clone, Debug)]
@@ -19,13 +22,8 @@ pub(crate) struct Python {
     pub(crate) path: PathBuf,
     /// Such as (3, 11).
     pub(crate) version: (u32, u32),
-}
-
-impl Python {
-    /// For the names of trials.
-    pub(crate) fn short(&self) -> String {
-        format!("cpython_{}_{}", self.version.0, self.version.1)
-    }
+    /// Such as 3.11.7.
+    pub(crate) text: String,
 }
 
 /// A folder for `PYTHONPATH` with `pyprof_trampoline`. Removed with the value.
@@ -89,42 +87,47 @@ pub(crate) fn shared_object() -> io::Result<PathBuf> {
     Ok(folder.join("libpyprof_trampoline.so"))
 }
 
-/// Every CPython from 3.8 on, one for each minor version, the oldest first: those that `PYPROF_TEST_OLD_PYTHONS` and
-/// `PYPROF_TEST_PYTHONS` list, and those under pyenv and on PATH.
+/// Every CPython from 3.8 on, one of each version, the oldest first: those that the lists name, and those under pyenv
+/// and on PATH.
 pub(crate) fn pythons() -> Vec<Python> {
-    let mut files = Vec::new();
-    for list in ["PYPROF_TEST_OLD_PYTHONS", "PYPROF_TEST_PYTHONS"] {
-        files.extend(env::split_paths(&env::var_os(list).unwrap_or_default()));
-    }
-    let path = env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = env::split_paths(&path)
-        .filter(|folder| !folder.ends_with("shims"))
+    let lists = LISTS.iter().filter_map(env::var_os);
+    let mut files: Vec<PathBuf> = lists
+        .flat_map(|list| env::split_paths(&list).collect::<Vec<_>>())
         .collect();
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
     let root = env::var_os("PYENV_ROOT").map(PathBuf::from);
     let root = root.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".pyenv")));
     if let Some(versions) = root.and_then(|root| fs::read_dir(root.join("versions")).ok()) {
         folders.extend(versions.flatten().map(|version| version.path().join("bin")));
     }
-    for folder in folders {
-        files.extend((8..20).map(|minor| folder.join(format!("python3.{minor}"))));
-    }
+    files.extend(folders.iter().map(|folder| folder.join("python3")));
     let mut found = BTreeMap::new();
-    for python in files.iter().filter(|path| path.exists()).filter_map(ask) {
-        found.entry(python.version).or_insert(python);
+    let existing = files.iter().filter(|path| path.is_file());
+    for (version, path) in existing.filter_map(|path| ask(path)) {
+        let (major, minor, patch) = version;
+        if (major, minor) >= (3, 8) {
+            found.entry(version).or_insert(Python {
+                path,
+                version: (major, minor),
+                text: format!("{major}.{minor}.{patch}"),
+            });
+        }
     }
     found.into_values().collect()
 }
 
-fn ask(path: &PathBuf) -> Option<Python> {
+fn ask(path: &Path) -> Option<((u32, u32, u32), PathBuf)> {
     let output = Command::new(path)
         .args(["-I", "-S", "-c", ASK])
         .output()
         .ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    let mut words = text.strip_prefix("cpython ")?.split_whitespace();
+    let mut words = text.trim().splitn(5, ' ');
+    if words.next() != Some("cpython") {
+        return None;
+    }
     let mut number = || words.next()?.parse().ok();
-    Some(Python {
-        path: path.clone(),
-        version: (number()?, number()?),
-    })
+    let version = (number()?, number()?, number()?);
+    Some((version, PathBuf::from(words.next()?)))
 }
