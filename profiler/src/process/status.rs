@@ -48,9 +48,27 @@ pub(super) struct Stat {
     pub(super) parent: u32,
     /// Start, in clock ticks since boot.
     pub(super) start_ticks: u64,
+    /// What it runs, as far as that tells it from others.
+    pub(super) image: Option<Image>,
     state: u8,
     flags: u64,
     cpu_ticks: u64,
+}
+
+/// Where a program and its stack begin. Both are at random places since its `exec`, and a `fork` leaves them where they
+/// are (`dup_mmap`, kernel/fork.c): two processes with the same image had their last `exec` in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Image {
+    code: [u64; 2],
+    stack: u64,
+}
+
+impl Image {
+    /// `None` where the kernel keeps it from us: it shows 0 or 1 then (`do_task_stat`, fs/proc/array.c).
+    fn of([begin, end, stack]: [u64; 3]) -> Option<Self> {
+        let code = [begin, end];
+        (begin > 1 && stack > 1).then_some(Self { code, stack })
+    }
 }
 
 impl Stat {
@@ -70,6 +88,7 @@ impl Stat {
             flags: number(9)?,
             cpu_ticks: number(14)?.saturating_add(number(15)?),
             start_ticks: number(22)?,
+            image: Image::of([number(26)?, number(27)?, number(28)?]),
         })
     }
 
@@ -98,12 +117,20 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_spaces_and_newlines_does_not_shift_the_fields() {
         let text =
-            b"77 (a) R 1 (\n b) S 12 77 77 0 -1 4194304 9 0 0 0 250 50 0 0 20 0 1 0 98765 1 2 3\n";
+            b"77 (a) R 1 (\n b) S 12 77 77 0 -1 4194304 9 0 0 0 250 50 0 0 20 0 1 0 98765 1 2 3 4096 8192 9999\n";
         let stat = Stat::parse(text).expect("parses");
         assert_eq!(stat.comm, "a) R 1 (\n b");
         assert_eq!((stat.parent, stat.start_ticks), (12, 98765));
+        assert_eq!(stat.image, Image::of([4096, 8192, 9999]));
+        assert_ne!(stat.image, None);
         assert_eq!(stat.cpu_time(), Duration::from_secs(3));
         assert!(!stat.is_kernel_thread() && !stat.is_dead());
+    }
+
+    #[test]
+    fn an_image_that_is_hidden_is_none() {
+        assert_eq!(Image::of([1, 1, 0]), None);
+        assert_eq!(Image::of([0, 0, 0]), None);
     }
 
     #[test]

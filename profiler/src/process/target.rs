@@ -28,6 +28,9 @@ use super::{
 /// Bytes of a command line that are read; the rest is of no use to anyone.
 const COMMAND_LINE_BYTES_MAX: u64 = 64 << 10;
 
+/// Forks between a process and its last `exec` that are looked at.
+const ANCESTORS_MAX: usize = 16;
+
 /// A process that can be profiled: it exists, has memory, and may be read.
 ///
 /// Keeps a handle of the process (pidfd), so that a later process with the same pid is not taken for it. All facts were
@@ -234,12 +237,38 @@ impl Target {
     /// In steps of 10 ms (`USER_HZ`). After the process has exited: the last that was seen, which is the final number if
     /// this was called before its parent waited for it.
     pub fn cpu_time(&self) -> Duration {
-        let now = read(self.pid, "stat").ok().as_deref().and_then(Stat::parse);
-        if let Some(stat) = now.filter(|stat| stat.start_ticks == self.start_ticks) {
+        if let Some(stat) = self.stat() {
             self.cpu_time_ns
                 .fetch_max(stat.cpu_time().as_nanos() as u64, Ordering::Relaxed);
         }
         Duration::from_nanos(self.cpu_time_ns.load(Ordering::Relaxed))
+    }
+
+    /// The processes that it was forked from since its last `exec`, the nearest first: what code was made before the
+    /// fork has its names in their perf maps. Those that have exited are not found, nor who is behind them.
+    pub fn forked_from(&self) -> Vec<Self> {
+        let mut ancestors = Vec::new();
+        // As things are now: it may have become another program since it was checked.
+        let Some(own) = self.stat().filter(|stat| stat.image.is_some()) else {
+            return ancestors;
+        };
+        let mut youngest = own.clone();
+        while ancestors.len() < ANCESTORS_MAX
+            && let Ok(parent) = Self::check(Pid(youngest.parent))
+            && let Some(stat) = parent.stat()
+            && stat.image == own.image
+            && stat.start_ticks <= youngest.start_ticks
+        {
+            ancestors.push(parent);
+            youngest = stat;
+        }
+        ancestors
+    }
+
+    /// What the kernel says of it now.
+    fn stat(&self) -> Option<Stat> {
+        let stat = Stat::parse(&read(self.pid, "stat").ok()?)?;
+        (stat.start_ticks == self.start_ticks).then_some(stat)
     }
 
     /// Where the process's `/tmp` is for us: its perf map lies there. Also right in another mount namespace or chroot.

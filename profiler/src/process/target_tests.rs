@@ -1,4 +1,7 @@
-use std::process::{Child, Command, Stdio};
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
+};
 
 use super::*;
 
@@ -239,4 +242,48 @@ fn a_process_in_a_namespace_of_its_own_knows_itself_by_another_pid() {
         std::thread::sleep(Duration::from_millis(10));
     }
     // Not allowed to make a namespace: nothing to test.
+}
+
+/// A shell, a subshell of it, which is a fork, and in that a program, which is not.
+#[test]
+fn forks_since_the_last_exec_lead_to_the_ancestors() {
+    let script = "(sleep 60 & echo $!; wait) & echo $!; wait";
+    let mut shell = Running(
+        Command::new("sh")
+            .args(["-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh starts"),
+    );
+    let output = shell.0.stdout.take().expect("it is piped");
+    let lines = BufReader::new(output).lines();
+    let pids: Vec<u32> = lines
+        .take(2)
+        .map(|line| line.expect("readable").parse().expect("a pid"))
+        .collect();
+    let parent_of =
+        |pid: u32| Stat::parse(&read(Pid(pid), "stat").expect("it runs")).map(|stat| stat.parent);
+    let (subshell, program) = if parent_of(pids[1]) == Some(pids[0]) {
+        (pids[0], pids[1])
+    } else {
+        (pids[1], pids[0])
+    };
+    // Until `exec` has made it what it is to be.
+    while fs::read(path(Pid(program), "cmdline")).is_ok_and(|line| !line.starts_with(b"sleep")) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let ancestors = |pid: u32| -> Vec<u32> {
+        let target = Target::check(Pid(pid)).expect("a target");
+        target.forked_from().iter().map(|one| one.pid.0).collect()
+    };
+    let found = (
+        ancestors(subshell),
+        ancestors(program),
+        ancestors(shell.pid().0),
+    );
+    let shell_pid = shell.pid().0;
+    // The others wait for it.
+    let _ = Command::new("kill").arg(program.to_string()).status();
+    drop(shell);
+    assert_eq!(found, (vec![shell_pid], vec![], vec![]));
 }

@@ -33,6 +33,8 @@ pub(super) struct Counts {
 /// What is known of one process.
 pub(super) struct Process {
     pub(super) map: PerfMapFile,
+    /// The perf maps of the processes that this one was forked from, as they were at first.
+    inherited: Vec<PerfMapFile>,
     map_replacements: u64,
     map_generation: u64,
     map_pace: Pace,
@@ -46,17 +48,25 @@ pub(super) struct Process {
     pub(super) counts: Counts,
 }
 
+/// What a process has written until now.
+fn perf_map_of(target: &Target) -> PerfMapFile {
+    let location = PerfMapLocation {
+        directory: target.perf_map_directory(),
+        ns_pid: target.ns_pid,
+        owner_uid: target.uid,
+    };
+    let mut map = PerfMapFile::new(location, PerfMapLimits::default());
+    map.refresh();
+    map
+}
+
 impl Process {
     /// Nothing is known of its mappings. The perf map is read at once.
     pub(super) fn new(target: &Target, python: PythonInfo) -> Self {
-        let location = PerfMapLocation {
-            directory: target.perf_map_directory(),
-            ns_pid: target.ns_pid,
-            owner_uid: target.uid,
-        };
-        let mut map = PerfMapFile::new(location, PerfMapLimits::default());
-        map.refresh();
+        let map = perf_map_of(target);
+        let ancestors = target.forked_from();
         Self {
+            inherited: ancestors.iter().map(perf_map_of).collect(),
             map_replacements: map.map().replacements(),
             map_generation: map.map().generation(),
             map_pace: Pace::default(),
@@ -79,10 +89,11 @@ impl Process {
             return Some(frame_from_perf_map_name(name.bytes));
         }
         self.refresh_map();
-        self.map
-            .map()
-            .name_at(at)
+        // What the process made itself counts first: the parent may have gone on at the same addresses.
+        let maps = std::iter::once(&self.map).chain(&self.inherited);
+        maps.filter_map(|map| map.map().name_at(at))
             .map(|name| frame_from_perf_map_name(name.bytes))
+            .next()
     }
 
     /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often.

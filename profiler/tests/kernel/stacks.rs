@@ -31,10 +31,10 @@ pub(super) const TESTS: &[Test] = &[
     ),
     ("libraries_that_are_loaded_during_the_recording", imports),
     ("assembler_that_keeps_its_frame_in_memory", hashing),
+    ("functions_that_ran_when_their_process_forked", forked),
 ];
 
-/// Those that depend on what lies between the interpreter and a trampoline, and two that are about ours alone. (CPython
-/// names the trampolines that a child has from its parent in the parent's map only.)
+/// Those that depend on what lies between the interpreter and a trampoline, and one that is about ours alone.
 pub(super) const TESTS_WITH_OUR_TRAMPOLINES: &[Test] = &[
     ("every_sample_of_a_call_chain_is_whole", call_chain),
     (
@@ -353,7 +353,8 @@ fn first_calls(python: &Python) -> Verdict {
     Ok(())
 }
 
-/// A child has its parent's trampolines, in its stack and elsewhere, and makes others for itself.
+/// A child has its parent's trampolines, in its stack and elsewhere, and makes others for itself. Ours name all of them
+/// in the child's map, CPython's own name the parent's in the parent's.
 fn forked(python: &Python) -> Verdict {
     let mut parent = Running::start(python.perf().arg(script("forked")));
     let child = parent.line().parse().unwrap();
