@@ -154,10 +154,21 @@ pub(crate) fn environment(python: &Python) -> Result<PathBuf> {
         return Ok(own);
     }
     eprintln!("Making a virtual environment with numpy for CPython {version}");
+    make_environment(python, &folder)?;
+    pip_install(&own, &["numpy"], Patience::seconds(300))?;
+    Ok(own)
+}
+
+/// Makes a virtual environment, or makes it anew.
+pub(crate) fn make_environment(python: &Python, folder: &Path) -> Result<()> {
     let mut venv = Command::new(&python.path);
-    venv.args(["-m", "venv", "--clear"]).arg(&folder);
-    command::run_patiently(&mut venv, Patience::seconds(120))?;
-    let mut pip = Command::new(&own);
+    venv.args(["-m", "venv", "--clear"]).arg(folder);
+    command::run_patiently(&mut venv, Patience::seconds(120))
+}
+
+/// Installs packages that need no compiler for an interpreter, that of a virtual environment.
+pub(crate) fn pip_install(python: &Path, packages: &[&str], patience: Patience) -> Result<()> {
+    let mut pip = Command::new(python);
     pip.args([
         "-m",
         "pip",
@@ -165,9 +176,8 @@ pub(crate) fn environment(python: &Python) -> Result<PathBuf> {
         "--quiet",
         "--disable-pip-version-check",
     ]);
-    pip.args(["--only-binary", ":all:", "numpy"]);
-    command::run_patiently(&mut pip, Patience::seconds(300))?;
-    Ok(own)
+    pip.args(["--only-binary", ":all:"]).args(packages);
+    command::run_patiently(&mut pip, patience)
 }
 
 /// Would apt install a Python that can write perf maps?

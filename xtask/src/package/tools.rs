@@ -1,13 +1,10 @@
 //! The tools that make the wheel, in a virtual environment of their own.
 
-use std::{env, ffi::OsString, fs, path::PathBuf, process::Command};
+use std::{env, ffi::OsString, fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{
-    command::{self, Patience},
-    host, pythons,
-};
+use crate::{command::Patience, host, pythons};
 
 /// maturin makes the wheel. zig is a linker that knows every glibc, and a C compiler to go with it; cargo-zigbuild puts
 /// it before cargo.
@@ -54,25 +51,13 @@ pub(crate) fn ensure() -> Result<Tools> {
     let python = pythons::any()
         .context("maturin, which makes the wheel, needs a CPython 3.9 or later, and there is none on PATH or under pyenv.\nInstall one: `apt-get install python3 python3-venv`, or `pyenv install 3.13`.")?;
     eprintln!("Installing {} from PyPI", PACKAGES.join(", "));
-    let mut venv = Command::new(&python.path);
-    venv.args(["-m", "venv", "--clear"]).arg(&tools.folder);
-    command::run_patiently(&mut venv, Patience::seconds(120)).with_context(|| {
+    pythons::make_environment(&python, &tools.folder).with_context(|| {
         format!(
             "CPython {} makes no virtual environment; on Debian its package python3-venv is needed for that",
             python.version_text()
         )
     })?;
-    let mut pip = Command::new(tools.program("python"));
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ])
-    .args(["--only-binary", ":all:"])
-    .args(PACKAGES);
-    command::run_patiently(&mut pip, Patience::seconds(600))
+    pythons::pip_install(&tools.program("python"), &PACKAGES, Patience::seconds(600))
         .context("the tools for the wheel cannot be installed; pip needs PyPI for them")?;
     fs::write(&done, wanted).with_context(|| format!("cannot write {}", done.display()))?;
     Ok(tools)
