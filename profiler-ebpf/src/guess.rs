@@ -47,7 +47,6 @@ pub(crate) extern "C" fn guess_caller(slot: u32) -> u32 {
             return 0;
         };
         if is_return_address(mappings, word) {
-            state.header.flags |= flags::GUESSED;
             // A frame that keeps a frame pointer has its caller's just below.
             if state.bp_in_memory == 0
                 && state.bp == place.wrapping_sub(8)
@@ -55,17 +54,15 @@ pub(crate) extern "C" fn guess_caller(slot: u32) -> u32 {
             {
                 state.bp = callers;
             }
-            state.sp = place.wrapping_add(8);
-            state.ip = word;
-            state.leaf = 0;
-            return 1;
+            return go_to(state, place, word);
         }
     }
     0
 }
 
 /// For generated code that is no trampoline, and code of a file that says nothing of it: takes it that it keeps a frame
-/// pointer, as that of most JIT compilers does, and marks the sample. Returns 0 when what is found there does not look like a frame.
+/// pointer, as that of most JIT compilers does, and marks the sample. Returns 0 when what is found there does not look
+/// like a frame.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn by_frame_pointer(slot: u32) -> u32 {
@@ -109,11 +106,17 @@ pub(crate) extern "C" fn by_frame_pointer(slot: u32) -> u32 {
     leave(state, frame.wrapping_add(8), word)
 }
 
-/// Moves to the caller whose return address, `word`, lies at `place`.
+/// As [`go_to`], from a frame that may have saved any register anywhere.
 #[inline(always)]
 fn leave(state: &mut State, place: u64, word: u64) -> u32 {
-    state.header.flags |= flags::GUESSED;
     note(state, BY_FRAME_POINTER, place.wrapping_add(8));
+    go_to(state, place, word)
+}
+
+/// Moves to the caller whose return address, `word`, lies at `place`, and marks the sample.
+#[inline(always)]
+fn go_to(state: &mut State, place: u64, word: u64) -> u32 {
+    state.header.flags |= flags::GUESSED;
     state.sp = place.wrapping_add(8);
     state.ip = word;
     state.leaf = 0;
