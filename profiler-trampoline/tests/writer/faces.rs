@@ -4,7 +4,7 @@ use std::{
     collections::HashSet,
     env, fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
 };
 
 use super::stage::{Scene, Skip, Verdict, own_tmp_if_possible, text_of};
@@ -76,13 +76,7 @@ fn c() -> Verdict {
         .output()
         .unwrap();
     assert!(done.status.success(), "{done:?}");
-    let pid: u32 = String::from_utf8(done.stdout)
-        .unwrap()
-        .trim()
-        .parse()
-        .unwrap();
-    let text = text_of(pid);
-    fs::remove_file(format!("/tmp/perf-{pid}.map")).unwrap();
+    let text = taken_map(done);
     let entries = text.strip_suffix("0 200000000 two\\nlines\n").unwrap();
     assert_entries(entries, 8, 2000);
     Ok(())
@@ -171,13 +165,7 @@ fn python() -> Verdict {
             .output()
             .unwrap();
         assert!(done.status.success(), "{}: {done:?}", python.display());
-        let pid: u32 = String::from_utf8(done.stdout)
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap();
-        let text = text_of(pid);
-        fs::remove_file(format!("/tmp/perf-{pid}.map")).unwrap();
+        let text = taken_map(done);
         assert_entries(&text, 8, 500);
     }
     println!("{} interpreters", pythons.len());
@@ -210,4 +198,16 @@ fn pythons() -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
+}
+
+/// The map of a program that has printed its pid; it is removed.
+fn taken_map(done: Output) -> String {
+    let pid: u32 = String::from_utf8(done.stdout)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let text = text_of(pid);
+    fs::remove_file(format!("/tmp/perf-{pid}.map")).unwrap();
+    text
 }

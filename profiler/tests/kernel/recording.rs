@@ -133,6 +133,12 @@ impl Stack {
             .collect()
     }
 
+    /// How often a Python function is in it.
+    pub(super) fn times(&self, function: &str) -> usize {
+        let names = self.python().into_iter();
+        names.filter(|name| *name == function).count()
+    }
+
     /// A function of any kind.
     pub(super) fn has(&self, name: &str) -> bool {
         self.frames.iter().any(|frame| frame == name) || self.python().contains(&name)

@@ -215,13 +215,7 @@ fn threads(python: &Python) -> Verdict {
 fn recursion(python: &Python) -> Verdict {
     let recording = run(&mut perf(python, "recursion"), &OFTEN);
     recording.assert_done(ENOUGH).assert_whole(WHOLE);
-    let depth = |stack: &Stack| {
-        stack
-            .python()
-            .into_iter()
-            .filter(|name| *name == "descend")
-            .count()
-    };
+    let depth = |stack: &Stack| stack.times("descend");
     assert_all(&recording, "200 deep where the work is", |stack| {
         if stack.has("spin") {
             depth(stack) == 200
@@ -272,13 +266,7 @@ fn signals(python: &Python) -> Verdict {
 fn generators(python: &Python) -> Verdict {
     let recording = run(&mut perf(python, "generators"), &OFTEN);
     recording.assert_done(ENOUGH).assert_whole(WHOLE);
-    let nested = |stack: &Stack| {
-        stack
-            .python()
-            .into_iter()
-            .filter(|name| *name == "flattened")
-            .count()
-    };
+    let nested = |stack: &Stack| stack.times("flattened");
     assert!(
         recording
             .whole()
