@@ -24,4 +24,39 @@ pub mod global {
     pub const PID_NS_DEV: &str = "PID_NS_DEV";
     /// `u64`: inode of the same; 0 when it is the initial one.
     pub const PID_NS_INO: &str = "PID_NS_INO";
+    /// [`super::TaskOffsets`]: where the kernel keeps what the tracepoints need.
+    pub const TASK_OFFSETS: &str = "TASK_OFFSETS";
+    /// `u8`: 1 to make children of targets targets.
+    pub const FOLLOW_FORKS: &str = "FOLLOW_FORKS";
+    /// `u8`: 1 to tell of every `exec` on the machine, 0 of those of targets.
+    pub const TELL_ALL_EXECS: &str = "TELL_ALL_EXECS";
 }
+
+/// Offsets in kernel structures, in bytes, from the kernel's BTF. Used by the tracepoints only, which are not attached
+/// where these are not known.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskOffsets {
+    /// `task_struct.tgid`.
+    pub task_tgid: u32,
+    /// `task_struct.thread_pid`, a `struct pid *`.
+    pub task_thread_pid: u32,
+    /// `task_struct.signal`, a `struct signal_struct *`.
+    pub task_signal: u32,
+    /// `task_struct.se.sum_exec_runtime`: CPU time of the thread, in nanoseconds.
+    pub task_runtime: u32,
+    /// `signal_struct.live`: threads that have not ended.
+    pub signal_live: u32,
+    /// `signal_struct.sum_sched_runtime`: CPU time of threads that have been reaped.
+    pub signal_runtime: u32,
+    /// `pid.level`: how deep the innermost pid namespace lies.
+    pub pid_level: u32,
+    /// `pid.numbers`: one `struct upid`, of 16 bytes, for each namespace, the initial one first.
+    pub pid_numbers: u32,
+    /// `pid_namespace.ns.inum`: its inode number.
+    pub namespace_inum: u32,
+}
+
+// SAFETY: `repr(C)`, integers of one size only: any bytes are a value, and its bytes are all initialised.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for TaskOffsets {}

@@ -18,7 +18,11 @@ pub const STACK_COPIES: u32 = 5;
 pub const FRAMES: u32 = 6;
 /// Samples whose kernel stack was asked for and could not be read.
 pub const KERNEL_STACK_FAILED: u32 = 7;
+/// Child processes of targets that could not become targets: `PROCESSES` was full.
+pub const PROCESSES_FULL: u32 = 8;
+/// Events of processes for which the ring buffer had no room.
+pub const EVENTS_LOST: u32 = 9;
 /// First of the [`STACK_ENDS`] counters, in the order of [`crate::sample::StackEnd::ALL`].
-pub const STACK_END_FIRST: u32 = 8;
+pub const STACK_END_FIRST: u32 = 10;
 /// Number of counters.
 pub const COUNT: u32 = STACK_END_FIRST + STACK_ENDS as u32;

@@ -7,6 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | [`sample`] | one sample as it lies in the ring buffer |
+//! | [`process_event`] | what became of a process, in the same ring |
 //! | [`unwind_row`] | rows, rules and pages: how to step from a frame to its caller |
 //! | [`config`] | what is fixed when the program is loaded |
 //! | [`counters`] | per-CPU counters, one name for each |
@@ -18,6 +19,7 @@
 
 pub mod config;
 pub mod counters;
+pub mod process_event;
 pub mod sample;
 pub mod trampoline;
 pub mod unwind_row;

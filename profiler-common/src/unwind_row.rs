@@ -147,7 +147,12 @@ pub mod mapping_kind {
     pub const PENDING: u32 = 3;
 }
 
-/// The mappings of one process, sorted by `begin`. Never edited while in use: a new slot is written, then published.
+/// The slot in which there is never anything: of a process whose mappings are not known (yet). Walks there end at once,
+/// and carry their stack to user space.
+pub const SLOT_EMPTY: u32 = 0;
+
+/// The mappings of one process, or of several that have the same, sorted by `begin`. Never edited while in use: a new
+/// slot is written, then published.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ProcessMappings {

@@ -26,8 +26,8 @@ use crate::{
 /// ring gets this full.
 const WAKE_AT_BYTES: u64 = 1 << 20;
 /// include/uapi/linux/bpf.h
-const BPF_RB_NO_WAKEUP: u64 = 1;
-const BPF_RB_FORCE_WAKEUP: u64 = 2;
+pub(crate) const BPF_RB_NO_WAKEUP: u64 = 1;
+pub(crate) const BPF_RB_FORCE_WAKEUP: u64 = 2;
 const BPF_RB_AVAIL_DATA: u64 = 0;
 
 /// Bytes of user stack read at a time.

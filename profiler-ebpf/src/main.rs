@@ -3,6 +3,8 @@
 //! ```text
 //! sample ─► target (whose tick is it?) ─► regs (user registers) ─► walk (frame by frame) ─► emit (one ring record)
 //! ```
+//!
+//! Beside it, `follow` keeps up with processes: children of targets, programs that replace others, ends.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -12,6 +14,7 @@
 )]
 
 mod emit;
+mod follow;
 mod guess;
 mod maps;
 mod regs;
@@ -19,7 +22,11 @@ mod target;
 mod trampoline;
 mod walk;
 
-use aya_ebpf::{bindings::bpf_perf_event_data, macros::perf_event, programs::PerfEventContext};
+use aya_ebpf::{
+    bindings::bpf_perf_event_data,
+    macros::{perf_event, raw_tracepoint},
+    programs::{PerfEventContext, RawTracePointContext},
+};
 use profiler_common::{counters, sample::StackEnd};
 
 /// One tick of the sampling event on one CPU.
@@ -42,6 +49,27 @@ fn sample(context: PerfEventContext) -> u32 {
         walk::end(state, StackEnd::NoUserRegisters);
     }
     emit::submit(&context, state);
+    0
+}
+
+/// `sched_process_fork(parent, child)`: a task was made, and has not run yet (`kernel_clone`, kernel/fork.c).
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+fn process_fork(context: RawTracePointContext) -> i32 {
+    follow::forked(context.arg(1));
+    0
+}
+
+/// `sched_process_exec(task, …)`: the current process has its new program (`exec_binprm`, fs/exec.c).
+#[raw_tracepoint(tracepoint = "sched_process_exec")]
+fn process_exec(_context: RawTracePointContext) -> i32 {
+    follow::executed();
+    0
+}
+
+/// `sched_process_exit(task, …)`: the current task ends, its pid is not free yet (`do_exit`, kernel/exit.c).
+#[raw_tracepoint(tracepoint = "sched_process_exit")]
+fn process_exit(context: RawTracePointContext) -> i32 {
+    follow::exited(context.arg(0));
     0
 }
 

@@ -5,7 +5,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, RingBuf},
 };
 use profiler_common::{
-    config::user_regs,
+    config::{TaskOffsets, user_regs},
     counters,
     sample::{KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, SampleHeader},
     unwind_row::{Chunk, Page, ProcessMappings, UnwindRule},
@@ -26,13 +26,16 @@ pub(crate) static PAGES: Array<Page> = Array::with_max_entries(16384, MMAPABLE);
 #[map]
 pub(crate) static RULES: Array<UnwindRule> = Array::with_max_entries(65536, MMAPABLE);
 
-/// Mappings of each target, one slot a process. Written by user space, read by `walk`.
+/// Mappings of targets; processes that have the same ones share a slot, and a forked child has its parent's. Written by
+/// user space, read by `walk`. Sized at load.
 #[map]
 pub(crate) static PROCESS_MAPPINGS: Array<ProcessMappings> = Array::with_max_entries(64, MMAPABLE);
 
-/// Thread group id to slot in [`PROCESS_MAPPINGS`]. Preallocated, as perf-event programs need before Linux 6.1.
+/// Thread group id to slot in [`PROCESS_MAPPINGS`]: who is here is a target. Written by user space and by `follow`, which
+/// adds children, and takes a process out before its pid can be another's. Preallocated, as perf-event programs need
+/// before Linux 6.1.
 #[map]
-pub(crate) static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(1024, 0);
+pub(crate) static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(4096, 0);
 
 /// Samples, read by `kernel/ring.rs` in user space.
 #[map]
@@ -92,6 +95,26 @@ pub(crate) static PID_NS_DEV: u64 = 0;
 /// Inode of the same.
 #[unsafe(no_mangle)]
 pub(crate) static PID_NS_INO: u64 = 0;
+
+/// Where the kernel keeps what `follow` needs.
+#[unsafe(no_mangle)]
+pub(crate) static TASK_OFFSETS: TaskOffsets = TaskOffsets {
+    task_tgid: 0,
+    task_thread_pid: 0,
+    task_signal: 0,
+    task_runtime: 0,
+    signal_live: 0,
+    signal_runtime: 0,
+    pid_level: 0,
+    pid_numbers: 0,
+    namespace_inum: 0,
+};
+/// 1 to make children of targets targets.
+#[unsafe(no_mangle)]
+pub(crate) static FOLLOW_FORKS: u8 = 0;
+/// 1 to tell of every `exec` on the machine.
+#[unsafe(no_mangle)]
+pub(crate) static TELL_ALL_EXECS: u8 = 0;
 
 /// Words behind the header: native frames, kernel frames, copied stack.
 pub(crate) const WORDS: usize =

@@ -15,31 +15,34 @@ pub(crate) struct Target {
     pub(crate) slot: u32,
 }
 
-/// The target under this tick. Ids are those of pyprof-bpf's own pid namespace, as user space knows them.
+/// The target under this tick.
 #[inline(always)]
 pub(crate) fn current() -> Option<Target> {
-    let inode = global!(PID_NS_INO);
-    let (tgid, tid) = if inode == 0 {
-        let both = bpf_get_current_pid_tgid();
-        ((both >> 32) as u32, both as u32)
-    } else {
-        let device = global!(PID_NS_DEV);
-        let mut info = bpf_pidns_info { pid: 0, tgid: 0 };
-        // SAFETY: `info` is a live stack variable of the size given.
-        let failed = unsafe {
-            bpf_get_ns_current_pid_tgid(
-                device,
-                inode,
-                &raw mut info,
-                size_of::<bpf_pidns_info>() as u32,
-            )
-        };
-        if failed != 0 {
-            return None;
-        }
-        (info.tgid, info.pid)
-    };
-    // SAFETY: the value is copied at once; user space replaces whole entries only.
+    let (tgid, tid) = current_ids()?;
+    // SAFETY: the value is copied at once; whoever replaces it does so as a whole.
     let slot = unsafe { PROCESSES.get(tgid) }.copied()?;
     Some(Target { tgid, tid, slot })
+}
+
+/// Process and thread id of the current task in pyprof-bpf's own pid namespace, as user space knows them; `None`: it is
+/// not visible there.
+#[inline(always)]
+pub(crate) fn current_ids() -> Option<(u32, u32)> {
+    let inode = global!(PID_NS_INO);
+    if inode == 0 {
+        let both = bpf_get_current_pid_tgid();
+        return Some(((both >> 32) as u32, both as u32));
+    }
+    let device = global!(PID_NS_DEV);
+    let mut info = bpf_pidns_info { pid: 0, tgid: 0 };
+    // SAFETY: `info` is a live stack variable of the size given.
+    let failed = unsafe {
+        bpf_get_ns_current_pid_tgid(
+            device,
+            inode,
+            &raw mut info,
+            size_of::<bpf_pidns_info>() as u32,
+        )
+    };
+    (failed == 0).then_some((info.tgid, info.pid))
 }

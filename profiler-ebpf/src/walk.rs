@@ -93,7 +93,8 @@ pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
         Some(rule) => rule,
         None => match find(pointer, mappings, at, slot) {
             Ok(rule) => {
-                if !leaf {
+                // What is not in the list may be another thing in the next process that shares it.
+                if !leaf && state.mapping_end != 0 {
                     remember(at, mappings, rule);
                 }
                 rule

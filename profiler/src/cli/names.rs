@@ -152,6 +152,8 @@ mod tests {
         short_command(&TargetSummary {
             pid: Pid(1),
             command: command.to_owned(),
+            comm: String::new(),
+            samples: 0,
             python: PythonInfo {
                 version: None,
                 interpreter_files: vec![],

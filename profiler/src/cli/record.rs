@@ -206,6 +206,7 @@ async fn sample(
     };
     let wanted = RecordSettings {
         pids: vec![pid],
+        subprocesses: matches!(settings.target, Target::Command(_)),
         frequency: settings.frequency,
         duration: settings.duration,
         kernel_stacks: settings.kernel_stacks,

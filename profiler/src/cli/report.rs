@@ -254,6 +254,23 @@ fn remark(remark: &Remark) -> String {
         Remark::NoRoomForRows(count) => {
             format!("stacks through {} break off: too large, or too many", counted(*count, "file"))
         }
+        Remark::CannotFollow => {
+            "child processes were not followed: this kernel has no BTF (CONFIG_DEBUG_INFO_BTF), or \
+             forbids tracepoints"
+                .to_owned()
+        }
+        Remark::TooManyProcesses(count) => {
+            format!(
+                "child processes beyond 4,096 at a time were not recorded ({})",
+                grouped(*count)
+            )
+        }
+        Remark::EventsLost(count) => {
+            format!(
+                "{} of processes were lost, the sample buffer being full: some may lack names",
+                counted(*count, "event")
+            )
+        }
         Remark::ChildrenNotRecorded(pids) => {
             let shown: Vec<String> = pids.iter().take(3).map(ToString::to_string).collect();
             let more = if pids.len() > 3 { ", …" } else { "" };

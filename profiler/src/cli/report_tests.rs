@@ -5,7 +5,7 @@ use crate::{
     model::{Hz, Pid},
     process::PythonInfo,
     profile::{EndClass, Profile, Quality},
-    session::TargetSummary,
+    session::{TargetSummary, Unsampled},
     symbols::NameDiagnosis,
 };
 
@@ -13,6 +13,8 @@ fn target(names: NameDiagnosis) -> TargetSummary {
     TargetSummary {
         pid: Pid(4242),
         command: "python app.py".to_owned(),
+        comm: "python".to_owned(),
+        samples: 2_970,
         python: PythonInfo {
             version: Some((3, 12)),
             interpreter_files: vec![],
@@ -29,6 +31,7 @@ fn recording(quality: Quality) -> Recording {
         profile: Profile::default(),
         summary: Summary {
             targets: vec![target(NameDiagnosis::Named)],
+            unsampled: Unsampled::default(),
             stop: StopReason::Duration,
             elapsed: Duration::from_secs(30),
             frequency: Hz(99),

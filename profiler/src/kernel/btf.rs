@@ -1,7 +1,7 @@
 //! Offsets in kernel structures, from the kernel's own type information (Documentation/bpf/btf.rst).
 //!
-//! Only for kernels before 5.15, where no helper gives the user registers: Rust programs cannot carry relocations, and
-//! aya keeps the members of BTF types to itself.
+//! For what no helper gives: where a process keeps its ids and its CPU time, and on kernels before 5.15 the user
+//! registers. Rust programs cannot carry relocations, and aya keeps the members of BTF types to itself.
 
 use std::{fs, io};
 
@@ -62,6 +62,19 @@ impl Btf {
                 })
             })?
         })
+    }
+
+    /// The same of several members; `None` when one of them is missing.
+    pub(super) fn member_offsets<const N: usize>(
+        &self,
+        structure: &str,
+        members: [&str; N],
+    ) -> Option<[u32; N]> {
+        let mut offsets = [0; N];
+        for (offset, member) in offsets.iter_mut().zip(members) {
+            *offset = self.member_offset(structure, member)?;
+        }
+        Some(offsets)
     }
 
     /// Calls `each` with kind, name and extra bytes of every type until it gives something.

@@ -27,6 +27,10 @@ pub struct Counters {
     pub frames: u64,
     /// Kernel stacks asked for that could not be read.
     pub kernel_stack_failed: u64,
+    /// Children of targets that could not become targets, because there were too many.
+    pub processes_full: u64,
+    /// Events of processes for which the ring buffer had no room.
+    pub events_lost: u64,
     /// How the walks ended in the kernel.
     pub ends: EndCounts,
 }
@@ -51,6 +55,8 @@ impl Counters {
             stack_copies: sum(counters::STACK_COPIES)?,
             frames: sum(counters::FRAMES)?,
             kernel_stack_failed: sum(counters::KERNEL_STACK_FAILED)?,
+            processes_full: sum(counters::PROCESSES_FULL)?,
+            events_lost: sum(counters::EVENTS_LOST)?,
             ends,
         })
     }

@@ -6,8 +6,7 @@ use aya::{EbpfError, maps::MapError, programs::ProgramError};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::loader::MAPPING_SLOTS;
-use crate::model::{Hz, Pid};
+use crate::model::Hz;
 
 /// Why the kernel side could not be set up.
 #[derive(Debug, Error)]
@@ -84,12 +83,6 @@ pub enum KernelError {
         asked: Hz,
         /// `kernel.perf_event_max_sample_rate`.
         limit: u64,
-    },
-    /// More processes than there are slots.
-    #[error("cannot follow pid {pid}: {MAPPING_SLOTS} processes are being followed already")]
-    TooManyProcesses {
-        /// The process that found no slot.
-        pid: Pid,
     },
     /// A system call failed.
     #[error("{call} failed: {source}")]

@@ -2,6 +2,8 @@
 
 use std::{env, fs, io, os::unix::fs::MetadataExt as _};
 
+use profiler_common::config::TaskOffsets;
+
 use super::btf::Btf;
 
 /// Inode of the initial pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
@@ -34,6 +36,8 @@ pub struct Features {
     pub registers: RegistersFrom,
     /// Device and inode of our pid namespace, when it is not the initial one.
     pub pid_namespace: Option<(u64, u64)>,
+    /// Where the kernel keeps what is needed to follow processes; `None`: it does not say (no BTF).
+    pub task_offsets: Option<TaskOffsets>,
 }
 
 impl Features {
@@ -54,6 +58,32 @@ impl Features {
         Ok(Self {
             registers,
             pid_namespace,
+            task_offsets: Self::task_offsets(),
+        })
+    }
+
+    /// From the kernel's BTF (some ten milliseconds).
+    fn task_offsets() -> Option<TaskOffsets> {
+        let btf = Btf::of_kernel()
+            .inspect_err(|error| tracing::debug!("processes cannot be followed: {error}"))
+            .ok()?;
+        let [tgid, thread_pid, signal, entity] =
+            btf.member_offsets("task_struct", ["tgid", "thread_pid", "signal", "se"])?;
+        let [runtime] = btf.member_offsets("sched_entity", ["sum_exec_runtime"])?;
+        let [live, reaped] = btf.member_offsets("signal_struct", ["live", "sum_sched_runtime"])?;
+        let [level, numbers] = btf.member_offsets("pid", ["level", "numbers"])?;
+        let [namespace] = btf.member_offsets("pid_namespace", ["ns"])?;
+        let [inum] = btf.member_offsets("ns_common", ["inum"])?;
+        Some(TaskOffsets {
+            task_tgid: tgid,
+            task_thread_pid: thread_pid,
+            task_signal: signal,
+            task_runtime: entity + runtime,
+            signal_live: live,
+            signal_runtime: reaped,
+            pid_level: level,
+            pid_numbers: numbers,
+            namespace_inum: namespace + inum,
         })
     }
 

@@ -8,7 +8,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader, VerifierLogLevel,
     maps::{HashMap, Map, MapData, PerCpuArray},
-    programs::PerfEvent,
+    programs::{PerfEvent, RawTracePoint},
 };
 use aya_log::EbpfLogger;
 use profiler_common::{
@@ -31,8 +31,16 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/py
 
 /// The program's name (profiler-ebpf/src/main.rs).
 const PROGRAM: &str = "sample";
-/// Slots for mappings of processes (`PROCESS_MAPPINGS` in profiler-ebpf/src/maps.rs).
-pub(super) const MAPPING_SLOTS: usize = 64;
+/// The programs that follow processes, by the tracepoints that they are for.
+const TRACEPOINTS: [(&str, &str); 3] = [
+    ("process_fork", "sched_process_fork"),
+    ("process_exec", "sched_process_exec"),
+    ("process_exit", "sched_process_exit"),
+];
+/// Slots for mappings, 20 KiB each: for the processes that were asked for, and for those and all that they start. Where
+/// there are more different processes at a time, walks of the others are finished in user space.
+const SLOTS: u32 = 64;
+const SLOTS_OF_TREES: u32 = 512;
 /// `RULES` in profiler-ebpf/src/maps.rs.
 const RULES_MAX: usize = 65536;
 
@@ -43,11 +51,22 @@ pub struct MapSizes {
     pub chunks: u32,
     /// Pages of text, 8 bytes each.
     pub pages: u32,
+    /// Lists of mappings, 20 KiB each.
+    pub slots: u32,
+}
+
+/// Which processes become known without being named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Following {
+    /// Children of targets are targets, from their first instruction on.
+    pub forks: bool,
+    /// Every `exec` on the machine is told.
+    pub all_execs: bool,
 }
 
 impl MapSizes {
-    /// For a process whose executable files have so many bytes of text, with as much again for what it will load.
-    pub fn for_text(bytes: u64) -> Self {
+    /// For processes whose executable files have so many bytes of text, with as much again for what they will load.
+    pub fn for_text(bytes: u64, following: Following) -> Self {
         // Measured: 40 (libpython) to 80 (OpenBLAS) bytes of text a row.
         let rows = 2 * bytes / 32 + (2 << 20);
         let chunks = rows.div_ceil(CHUNK_ROWS as u64).min(u64::from(u16::MAX));
@@ -55,6 +74,11 @@ impl MapSizes {
         Self {
             chunks: chunks as u32,
             pages: pages as u32,
+            slots: if following == Following::default() {
+                SLOTS
+            } else {
+                SLOTS_OF_TREES
+            },
         }
     }
 }
@@ -86,6 +110,7 @@ pub struct KernelSide {
     sizes: MapSizes,
     flush_log: Option<Box<dyn FnMut() + Send>>,
     stats: Option<OwnedFd>,
+    follows: bool,
 }
 
 impl std::fmt::Debug for KernelSide {
@@ -97,13 +122,14 @@ impl std::fmt::Debug for KernelSide {
 }
 
 impl KernelSide {
-    /// Loads the object and its program; nothing runs yet.
+    /// Loads the object and its programs; nothing is sampled yet, and what becomes of processes is told from now on.
     ///
     /// Needs `CAP_BPF` and `CAP_PERFMON` (Linux 5.8+), or `CAP_SYS_ADMIN`. Takes some 20 ms, most of it the verifier's.
     pub fn load(
         features: &Features,
         sizes: MapSizes,
         kernel_stacks: bool,
+        following: Following,
     ) -> Result<Self, KernelError> {
         let (way, stack_offset, regs_offset) = match features.registers {
             RegistersFrom::Helper => (user_regs::HELPER, 0, 0),
@@ -114,6 +140,9 @@ impl KernelSide {
         };
         let (namespace_device, namespace_inode) = features.pid_namespace.unwrap_or((0, 0));
         let kernel_stacks = u8::from(kernel_stacks);
+        let task_offsets = features.task_offsets.unwrap_or_default();
+        let follow_forks = u8::from(following.forks);
+        let tell_all_execs = u8::from(following.all_execs);
         let mut ebpf = EbpfLoader::new()
             .verifier_log_level(VerifierLogLevel::STATS)
             .override_global(global::USER_REGS, &way, true)
@@ -122,6 +151,10 @@ impl KernelSide {
             .override_global(global::KERNEL_STACKS, &kernel_stacks, true)
             .override_global(global::PID_NS_DEV, &namespace_device, true)
             .override_global(global::PID_NS_INO, &namespace_inode, true)
+            .override_global(global::TASK_OFFSETS, &task_offsets, true)
+            .override_global(global::FOLLOW_FORKS, &follow_forks, true)
+            .override_global(global::TELL_ALL_EXECS, &tell_all_execs, true)
+            .map_max_entries("PROCESS_MAPPINGS", sizes.slots)
             .map_max_entries("ROWS", sizes.chunks)
             .map_max_entries("PAGES", sizes.pages)
             .load(OBJECT)
@@ -140,6 +173,10 @@ impl KernelSide {
             .try_into()
             .map_err(KernelError::program)?;
         program.load().map_err(KernelError::program)?;
+        let follows = features.task_offsets.is_some()
+            && attach_tracepoints(&mut ebpf)
+                .inspect_err(|error| tracing::debug!("processes cannot be followed: {error}"))
+                .is_ok();
         let counters = take(&mut ebpf, "COUNTERS")?;
         let counters = PerCpuArray::try_from(counters).map_err(KernelError::map("COUNTERS"))?;
         Ok(Self {
@@ -148,7 +185,13 @@ impl KernelSide {
             sizes,
             flush_log,
             stats: None,
+            follows,
         })
+    }
+
+    /// What becomes of processes is told in the ring. False: this kernel has no BTF, or forbids tracepoints.
+    pub const fn follows(&self) -> bool {
+        self.follows
     }
 
     /// The unwinder's maps. Once only.
@@ -161,7 +204,10 @@ impl KernelSide {
             )?,
             pages: MappedArray::new(take(&mut self.ebpf, "PAGES")?, self.sizes.pages as usize)?,
             rules: MappedArray::new(take(&mut self.ebpf, "RULES")?, RULES_MAX)?,
-            mappings: MappedArray::new(take(&mut self.ebpf, "PROCESS_MAPPINGS")?, MAPPING_SLOTS)?,
+            mappings: MappedArray::new(
+                take(&mut self.ebpf, "PROCESS_MAPPINGS")?,
+                self.sizes.slots as usize,
+            )?,
             processes: HashMap::try_from(processes).map_err(KernelError::map("PROCESSES"))?,
         })
     }
@@ -221,6 +267,20 @@ impl KernelSide {
             verified_instructions: info.verified_instruction_count(),
         })
     }
+}
+
+/// Loads the programs that follow processes, and has them run from now on.
+fn attach_tracepoints(ebpf: &mut Ebpf) -> Result<(), KernelError> {
+    for (name, tracepoint) in TRACEPOINTS {
+        let program: &mut RawTracePoint = ebpf
+            .program_mut(name)
+            .ok_or_else(|| KernelError::Object(format!("no program {name}")))?
+            .try_into()
+            .map_err(KernelError::program)?;
+        program.load().map_err(KernelError::program)?;
+        program.attach(tracepoint).map_err(KernelError::program)?;
+    }
+    Ok(())
 }
 
 /// Takes a map out of the object.

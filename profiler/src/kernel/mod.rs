@@ -1,16 +1,16 @@
 //! The kernel side as seen from user space: load the BPF program, attach it, read what it sends.
 //!
-//! Gets: which processes and how often. Gives: [`RawSample`](crate::model::RawSample)s, [`KernelEvent`]s and
-//! counters. Must not know: names, unwind rows (`unwind/table.rs` fills its maps), output.
+//! Gets: which processes and how often. Gives: [`RingRecord`]s (samples, and what became of processes), [`KernelEvent`]s
+//! and counters. Must not know: names, unwind rows (`unwind/table.rs` fills its maps), output.
 //!
 //! | file | what |
 //! |---|---|
 //! | `loader` | the object, its constants and sizes, into the kernel |
 //! | `features` | what this kernel offers |
-//! | `btf` | offsets of kernel structures, for kernels that lack a helper |
+//! | `btf` | offsets in kernel structures |
 //! | `error` | why it could not be set up |
 //! | `events` | one sampling event per online CPU, and the records that come with it |
-//! | `ring` | bytes of the ring buffer → `RawSample` |
+//! | `ring` | bytes of the ring buffer → `RingRecord` |
 //! | `counters` | what the BPF program counted |
 //! | `memory` | maps written by plain stores |
 
@@ -27,5 +27,5 @@ pub use counters::{Counters, EndCounts};
 pub use error::KernelError;
 pub use events::{KernelEvent, RateLimits, SamplingEvents};
 pub use features::{Features, RegistersFrom};
-pub use loader::{KernelSide, MapSizes, ProgramStats, UnwindMaps};
-pub use ring::SampleRing;
+pub use loader::{Following, KernelSide, MapSizes, ProgramStats, UnwindMaps};
+pub use ring::{RingRecord, SampleRing};

@@ -1,16 +1,30 @@
-//! Bytes of the ring buffer → [`RawSample`].
+//! Bytes of the ring buffer → [`RingRecord`].
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::{
+    os::fd::{AsRawFd, RawFd},
+    time::Duration,
+};
 
 use aya::maps::{Map, MapData, RingBuf};
-use profiler_common::sample::{
-    HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags, stack_copy_begin,
+use profiler_common::{
+    process_event::{PROCESS_EVENT_BYTES, ProcessEvent as WireEvent, kind},
+    sample::{HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags, stack_copy_begin},
 };
 
 use super::error::KernelError;
 use crate::model::{
-    Avma, KtimeNs, Pid, RawSample, SavedRegister, StackCopy, StackEnd, ThreadName, Tid,
+    Avma, KtimeNs, Pid, ProcessChange, ProcessEvent, RawSample, SavedRegister, StackCopy, StackEnd,
+    ThreadName, Tid,
 };
+
+/// What is in the ring, in the order in which it happened.
+#[derive(Debug)]
+pub enum RingRecord<'a> {
+    /// A sample of a target.
+    Sample(RawSample<'a>),
+    /// Something happened to a process.
+    Process(ProcessEvent),
+}
 
 /// The ring buffer of samples. Its descriptor becomes readable only when much is waiting: read on a timer as well.
 pub struct SampleRing {
@@ -29,17 +43,17 @@ impl SampleRing {
         })
     }
 
-    /// Hands every waiting sample to `each`, up to `most`; returns how many there were.
+    /// Hands every waiting record to `each`, up to `most`; returns how many there were.
     ///
     /// A sample borrows a buffer that is used again for the next one.
-    pub fn drain(&mut self, most: usize, mut each: impl FnMut(&RawSample<'_>)) -> usize {
+    pub fn drain(&mut self, most: usize, mut each: impl FnMut(RingRecord<'_>)) -> usize {
         let mut count = 0;
         while count < most
             && let Some(item) = self.ring.next()
         {
             count += 1;
             match parse(&item, &mut self.words) {
-                Some(sample) => each(&sample),
+                Some(record) => each(record),
                 None => self.malformed += 1,
             }
         }
@@ -66,8 +80,41 @@ impl AsRawFd for SampleRing {
     }
 }
 
-/// Reads one record. `words` is the buffer that the sample borrows.
-fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>> {
+/// Reads one record. `words` is the buffer that a sample borrows.
+fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RingRecord<'a>> {
+    if record.len() == PROCESS_EVENT_BYTES {
+        return parse_event(record).map(RingRecord::Process);
+    }
+    parse_sample(record, words).map(RingRecord::Sample)
+}
+
+fn parse_event(record: &[u8]) -> Option<ProcessEvent> {
+    if record.len() < size_of::<WireEvent>() {
+        return None;
+    }
+    // SAFETY: the kernel side writes a whole `ProcessEvent` (see `tell` in profiler-ebpf/src/follow.rs), every bit
+    // pattern of it is valid, and the length was checked above.
+    let event = unsafe { record.as_ptr().cast::<WireEvent>().read_unaligned() };
+    let change = match event.kind {
+        kind::FORK => ProcessChange::Forked {
+            parent: Pid(event.parent),
+            ns_pid: event.ns_pid,
+        },
+        kind::EXEC => ProcessChange::Executed,
+        kind::EXIT => ProcessChange::Exited {
+            cpu_time: Duration::from_nanos(event.cpu_ns),
+        },
+        _ => return None,
+    };
+    Some(ProcessEvent {
+        ktime: KtimeNs(event.ktime_ns),
+        boottime: Duration::from_nanos(event.boottime_ns),
+        pid: Pid(event.pid),
+        change,
+    })
+}
+
+fn parse_sample<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>> {
     if record.len() < HEADER_BYTES {
         return None;
     }
@@ -161,7 +208,9 @@ mod tests {
     fn lists_follow_the_header_in_order() {
         let mut words = Vec::new();
         let bytes = record(2, 1, &[1, 2, 3]);
-        let sample = parse(&bytes, &mut words).expect("well formed");
+        let Some(RingRecord::Sample(sample)) = parse(&bytes, &mut words) else {
+            panic!("well formed");
+        };
         assert_eq!(
             (sample.pid, sample.native, sample.kernel),
             (Pid(42), &[1, 2][..], &[3][..])
@@ -174,5 +223,24 @@ mod tests {
         let mut words = Vec::new();
         assert!(parse(&record(4, 0, &[1, 2, 3]), &mut words).is_none());
         assert!(parse(&[0; 10], &mut words).is_none());
+    }
+
+    #[test]
+    fn a_record_of_another_length_is_an_event() {
+        let mut bytes = [0; PROCESS_EVENT_BYTES];
+        let kind_at = std::mem::offset_of!(WireEvent, kind);
+        let pid_at = std::mem::offset_of!(WireEvent, pid);
+        bytes[kind_at] = kind::EXEC as u8;
+        bytes[pid_at] = 42;
+        let mut words = Vec::new();
+        let Some(RingRecord::Process(event)) = parse(&bytes, &mut words) else {
+            panic!("well formed");
+        };
+        assert_eq!(
+            (event.pid, event.change),
+            (Pid(42), ProcessChange::Executed)
+        );
+        bytes[kind_at] = 77;
+        assert!(parse(&bytes, &mut words).is_none());
     }
 }

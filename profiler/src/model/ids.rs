@@ -10,6 +10,11 @@ pub struct Pid(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tid(pub u32);
 
+/// One program in one process, never used again: a process has another one after each `exec`, and so has a later process
+/// with the same pid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ImageId(pub u32);
+
 /// `CLOCK_MONOTONIC` in nanoseconds, as `bpf_ktime_get_ns` returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KtimeNs(pub u64);

@@ -3,11 +3,13 @@
 mod address;
 mod frame;
 mod ids;
+mod process;
 mod sample;
 mod stack;
 
 pub use address::{Avma, CodeAddress, FileOffset, Svma};
 pub use frame::{Frame, FrameKind, Location, LocationId, LocationTable, ResolveMiss};
-pub use ids::{Hz, KtimeNs, Pid, ThreadName, Tid};
+pub use ids::{Hz, ImageId, KtimeNs, Pid, ThreadName, Tid};
+pub use process::{ProcessChange, ProcessEvent};
 pub use sample::{RawSample, SavedRegister, StackCopy};
 pub use stack::{ResolvedStack, StackEnd, UnwoundStack};

@@ -1,6 +1,6 @@
 //! A stack on its way from addresses to names. Both structs are buffers: one of each is reused for all samples.
 
-use super::{Avma, CodeAddress, KtimeNs, LocationId, Pid, ThreadName, Tid};
+use super::{Avma, CodeAddress, ImageId, KtimeNs, LocationId, Pid, ThreadName, Tid};
 
 /// How a walk over a stack ended. Expected, therefore data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +41,8 @@ pub struct UnwoundStack {
     pub ktime: KtimeNs,
     /// The process.
     pub pid: Pid,
+    /// The program that it ran.
+    pub image: ImageId,
     /// The thread.
     pub tid: Tid,
     /// The thread's name.
@@ -84,6 +86,7 @@ impl UnwoundStack {
         Self {
             ktime: KtimeNs(0),
             pid: Pid(0),
+            image: ImageId(0),
             tid: Tid(0),
             thread_name: ThreadName([0; 16]),
             in_kernel: false,

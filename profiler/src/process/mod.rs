@@ -1,6 +1,7 @@
 //! Facts about targets: what they are, what is mapped in them, what Python they run.
 
 mod children;
+mod clock;
 mod command_line;
 mod elf;
 mod elf_extract;
@@ -12,9 +13,11 @@ mod process_map;
 mod python;
 mod status;
 mod target;
+mod tree;
 mod vdso;
 
 pub use children::Children;
+pub use clock::file_time_at;
 pub use elf::{ElfFile, Segments, SymbolTable};
 pub use file::{FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped};
 pub use mappings::{
@@ -24,7 +27,8 @@ pub use mappings::{
 pub use pace::Pace;
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_handle};
-pub use target::{Target, TargetError};
+pub use target::{Target, TargetError, perf_map_directory};
+pub use tree::descendants_of;
 pub use vdso::{vdso_file, vdso_image};
 
 /// What Python, if any, a process runs, and whether its trampolines are on.
@@ -38,4 +42,16 @@ pub struct PythonInfo {
     pub trampolines_asked: bool,
     /// The jitdump marker mapping of `-X perf_jit` is there.
     pub jitdump: bool,
+}
+
+impl PythonInfo {
+    /// Of a process that was not looked at yet, or runs no Python.
+    pub const fn unknown() -> Self {
+        Self {
+            version: None,
+            interpreter_files: Vec::new(),
+            trampolines_asked: false,
+            jitdump: false,
+        }
+    }
 }

@@ -192,6 +192,14 @@ impl Target {
         }
     }
 
+    /// The same for a child that was made at `since_boot`, not for a later process with its pid; `None` if it is gone.
+    pub fn check_child(pid: Pid, since_boot: Duration) -> Option<Self> {
+        // A pid does not come round within the 10 ms in which starts are told.
+        Self::check(pid)
+            .ok()
+            .filter(|target| target.started() <= since_boot)
+    }
+
     /// Its command line, arguments joined by spaces; `[name]` if it has none. Raw: may hold any character.
     pub fn command(&self) -> String {
         let arguments = match self.arguments.as_slice() {
@@ -273,8 +281,19 @@ impl Target {
 
     /// Where the process's `/tmp` is for us: its perf map lies there. Also right in another mount namespace or chroot.
     pub fn perf_map_directory(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root/tmp", self.pid))
+        perf_map_directory(self.pid)
     }
+
+    /// When it started, since boot, in steps of 10 ms (`USER_HZ`).
+    pub fn started(&self) -> Duration {
+        let per_second = rustix::param::clock_ticks_per_second().max(1);
+        Duration::from_millis(self.start_ticks.saturating_mul(1000) / per_second)
+    }
+}
+
+/// The same of a process of which only the pid is known.
+pub fn perf_map_directory(pid: Pid) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/root/tmp"))
 }
 
 impl AsFd for Target {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    BpfStats, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary, TargetSummary,
-    Throttling, record::Session,
+    BpfStats, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary, Throttling,
+    ended::Finished, record::Session, targets::Stages,
 };
 use crate::{
     kernel::{Counters, RateLimits},
@@ -32,7 +32,7 @@ impl Session {
         elapsed: Duration,
     ) -> Recording {
         self.events.stop();
-        self.resolver.refresh_perf_maps();
+        self.resolver.refresh_perf_maps(None);
         // The ring buffer may hold more than one turn takes.
         while self.turn() {}
         let counters = self.kernel.counters().unwrap_or_default();
@@ -45,25 +45,22 @@ impl Session {
         for stack in &late {
             self.add_finished(stack);
         }
-        let targets = self.targets.facts();
-        let targets: Vec<_> = targets
-            .into_iter()
-            .map(|facts| TargetSummary {
-                pid: facts.pid,
-                command: facts.command,
-                python: facts.python,
-                cpu_time: facts.cpu_time,
-                names: self.resolver.diagnosis(facts.pid),
-            })
-            .collect();
-        let refusals = self.resolver.complaints();
+        let mut stages = Stages {
+            builder: &self.builder,
+            resolver: &mut self.resolver,
+        };
+        let Finished {
+            targets,
+            complaints: refusals,
+            unsampled,
+        } = self.targets.finish(&mut stages);
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
         profile.quality.ring_full = counters.ring_full;
         profile.quality.not_kept += malformed + built.walks_abandoned;
         profile.quality.finished_in_user_space = self.finished_in_user_space;
         profile.process_names = targets
             .iter()
-            .map(|target: &TargetSummary| (target.pid, target.command.clone()))
+            .map(|target| (target.pid, target.command.clone()))
             .collect();
         let mut remarks = Vec::new();
         if counters.kernel_stack_failed > 0 {
@@ -74,6 +71,15 @@ impl Session {
         }
         if has_hidden_kernel_names(&profile) {
             remarks.push(Remark::KernelNamesHidden);
+        }
+        if self.following.forks && !self.kernel.follows() {
+            remarks.push(Remark::CannotFollow);
+        }
+        if counters.processes_full > 0 {
+            remarks.push(Remark::TooManyProcesses(counters.processes_full));
+        }
+        if counters.events_lost > 0 {
+            remarks.push(Remark::EventsLost(counters.events_lost));
         }
         let children: Vec<Pid> = self.children.pythons().collect();
         if !children.is_empty() {
@@ -86,6 +92,7 @@ impl Session {
         };
         let summary = Summary {
             targets,
+            unsampled,
             stop,
             elapsed,
             frequency: settings.frequency,
@@ -113,12 +120,7 @@ impl Session {
 
     /// Whether the kernel took fewer samples than it was asked for, judged by the CPU time that the targets used.
     fn throttling(&self, settings: &RecordSettings, counters: &Counters) -> Option<Throttling> {
-        let cpu_time: Duration = self
-            .targets
-            .facts()
-            .iter()
-            .map(|facts| facts.cpu_time)
-            .sum();
+        let cpu_time = self.targets.cpu_time();
         let before = self.limits_before?;
         let after = RateLimits::read().ok()?;
         let effective_hz = (cpu_time >= RATE_KNOWN_AFTER)

@@ -1,7 +1,9 @@
 //! One recording, from attach to profile: the only module that knows all stages.
 
+mod ended;
 mod error;
 mod finish;
+mod followed;
 mod limits;
 mod record;
 mod settings;
@@ -13,7 +15,7 @@ pub use record::record;
 pub use settings::RecordSettings;
 pub use summary::{
     BpfStats, Progress, Recording, Remark, SampledEvent, StopReason, Summary, TargetSummary,
-    Throttling,
+    Throttling, Unsampled,
 };
 
 /// Names of the threads that read hostile files, and catch the panics this may cause.

@@ -19,12 +19,16 @@ use tokio::{
 };
 
 use super::{
-    Progress, RecordSettings, Recording, SessionError, StopReason, limits, targets::Targets,
+    Progress, RecordSettings, Recording, SessionError, StopReason, limits,
+    targets::{Stages, Targets},
 };
 use crate::{
-    kernel::{Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing, SamplingEvents},
+    kernel::{
+        Features, Following, KernelEvent, KernelSide, MapSizes, RateLimits, RingRecord, SampleRing,
+        SamplingEvents,
+    },
     model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
-    process::{Children, Target, launch::HELPER_NAME},
+    process::{Children, launch::HELPER_NAME},
     profile::Aggregator,
     symbols::{Resolver, perf_map::PerfMapWatch},
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
@@ -32,7 +36,9 @@ use crate::{
 
 /// Samples are drained at least this often.
 const TURN: Duration = Duration::from_millis(100);
-/// Samples drained in one go, before anything else gets its turn.
+/// The same while a process is in its first moments: what is mapped in it can be read as long as it lives.
+const TURN_OF_YOUNG: Duration = Duration::from_millis(10);
+/// Records drained in one go, before anything else gets its turn.
 const DRAIN_MAX: usize = 16_384;
 /// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
 const SLOW_TURNS: u32 = 5;
@@ -64,6 +70,8 @@ pub async fn record(
     let mut exits = session.exits()?;
     let mut turns = interval(TURN);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut turns_of_young = interval(TURN_OF_YOUNG);
+    turns_of_young.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut turn = 0;
     let reason = loop {
         tokio::select! {
@@ -74,8 +82,9 @@ pub async fn record(
                     break StopReason::TargetExited;
                 }
             }
-            () = changed(&mut session.watch), if !session.maps_changed => session.maps_changed = true,
+            pids = changed(&mut session.watch) => session.changed_maps.extend(pids),
             () = filled(&session.ring) => { session.turn(); }
+            _ = turns_of_young.tick(), if session.has_young => { session.turn(); }
             _ = turns.tick() => {
                 session.turn();
                 turn += 1;
@@ -107,15 +116,20 @@ async fn any_exit(exits: &mut Vec<AsyncFd<OwnedFd>>) {
     exits.remove(0);
 }
 
-/// Waits until a perf map has changed; for ever where that cannot be known, and turns find out by themselves.
-async fn changed(watch: &mut Option<PerfMapWatch>) {
-    let failed = match watch {
-        Some(watch) => watch.next().await.err(),
+/// Waits until perf maps have changed, and says of which pids, as the processes see them; for ever where that cannot be
+/// known. Whoever misses a name reads on by himself: this only keeps what must be read then small.
+async fn changed(watch: &mut Option<PerfMapWatch>) -> Vec<u32> {
+    let changes = match watch {
+        Some(watch) => watch.next().await,
         None => return pending().await,
     };
-    if let Some(error) = failed {
-        tracing::debug!("perf maps are looked at on a timer: {error}");
-        *watch = None;
+    match changes {
+        Ok(changes) => changes.maps.iter().map(|map| map.ns_pid).collect(),
+        Err(error) => {
+            tracing::debug!("perf maps are looked at on a timer: {error}");
+            *watch = None;
+            Vec::new()
+        }
     }
 }
 
@@ -145,7 +159,12 @@ pub(super) struct Session {
     pub(super) resolver: Resolver,
     pub(super) aggregator: Aggregator,
     pub(super) watch: Option<PerfMapWatch>,
-    pub(super) maps_changed: bool,
+    /// Pids of the perf maps that have changed since the last turn.
+    changed_maps: Vec<u32>,
+    /// A process is in its first moments.
+    has_young: bool,
+    /// Children of targets are targets.
+    pub(super) following: Following,
     pub(super) limits_before: Option<RateLimits>,
     pub(super) throttle_records: u64,
     pub(super) finished_in_user_space: u64,
@@ -168,10 +187,14 @@ impl Session {
     /// Sets up all stages, from the last to the first, so that each finds the next one ready.
     fn begin(settings: &RecordSettings) -> Result<Self, SessionError> {
         limits::raise();
-        let mut targets = Targets::check(&settings.pids)?;
+        let following = Following {
+            forks: settings.subprocesses,
+            all_execs: false,
+        };
+        let mut targets = Targets::check(&settings.pids, following.forks)?;
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
-        let sizes = MapSizes::for_text(targets.text_bytes());
-        let mut kernel = KernelSide::load(&features, sizes, settings.kernel_stacks)?;
+        let sizes = MapSizes::for_text(targets.text_bytes(), following);
+        let mut kernel = KernelSide::load(&features, sizes, settings.kernel_stacks, following)?;
         if settings.bpf_stats {
             kernel.enable_stats()?;
         }
@@ -179,12 +202,16 @@ impl Session {
         let builder =
             TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
         let mut resolver = Resolver::start().map_err(SessionError::system("starting a thread"))?;
-        targets.introduce(&builder, &mut resolver);
+        let mut stages = Stages {
+            builder: &builder,
+            resolver: &mut resolver,
+        };
+        targets.introduce(&mut stages, following.forks);
         builder.settle(TABLES_PATIENCE);
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
         let limits_before = RateLimits::read().ok();
-        let launched = targets.iter().any(Target::is_own_image);
+        let launched = targets.has_own_image();
         let events = kernel.attach(settings.frequency)?;
         targets.begin_counting();
         let watch = targets.watch_perf_maps();
@@ -197,7 +224,9 @@ impl Session {
             resolver,
             aggregator: Aggregator::new(settings.threads),
             watch,
-            maps_changed: false,
+            changed_maps: Vec::new(),
+            has_young: false,
+            following,
             limits_before,
             throttle_records: 0,
             finished_in_user_space: 0,
@@ -211,35 +240,60 @@ impl Session {
 
     fn exits(&self) -> Result<Vec<AsyncFd<OwnedFd>>, SessionError> {
         self.targets
-            .iter()
-            .map(|target| readable(target.exited()?))
+            .exits()
+            .map(|exited| readable(exited?))
             .collect::<Result<_, _>>()
             .map_err(SessionError::system("waiting for the target's exit"))
     }
 
-    /// One turn: what happened, then the samples, then their names. Returns true when samples are left for another one.
+    /// One turn: what happened and the samples in between, what is new of processes, then names. Returns true when
+    /// records are left for another one.
     pub(super) fn turn(&mut self) -> bool {
         self.targets.note_cpu_time();
-        self.follow();
-        self.targets.catch_up(&self.builder, &mut self.resolver);
-        if std::mem::take(&mut self.maps_changed) || self.watch.is_none() {
-            self.resolver.refresh_perf_maps();
-        }
         let more = self.drain();
+        self.follow();
+        if !self.buffers.unfinished.is_empty() {
+            self.send_unfinished();
+        }
+        let finished: Vec<_> = self.builder.finished().collect();
+        for stack in &finished {
+            self.add_finished(stack);
+        }
+        let (targets, mut stages) = self.targets_and_stages();
+        targets.catch_up(&mut stages);
+        let changed = std::mem::take(&mut self.changed_maps);
+        if self.watch.is_none() {
+            self.resolver.refresh_perf_maps(None);
+        } else if !changed.is_empty() {
+            self.resolver.refresh_perf_maps(Some(&changed));
+        }
+        self.has_young = self.has_young && self.targets.is_any_young();
         self.resolver.pump();
         self.kernel.flush_log();
         more
     }
 
-    /// Looks which Pythons the targets have started: they are not recorded, which the report must say.
+    fn targets_and_stages(&mut self) -> (&mut Targets, Stages<'_>) {
+        let stages = Stages {
+            builder: &self.builder,
+            resolver: &mut self.resolver,
+        };
+        (&mut self.targets, stages)
+    }
+
+    /// Looks which Pythons the targets have started that are not recorded, which the report must say.
     fn look_for_children(&mut self) {
-        for target in self.targets.iter() {
-            self.children.look(target.pid);
+        if self.following.forks {
+            return;
+        }
+        for pid in self.targets.roots() {
+            self.children.look(pid);
         }
     }
 
-    /// Takes in what the kernel tells of processes. Returns true when mappings have changed.
+    /// Takes in the kernel's records of mappings. Returns true when there were any of targets.
     fn follow(&mut self) -> bool {
+        let told = self.kernel.follows();
         let (targets, throttled) = (&self.targets, &mut self.throttle_records);
         let (mut mapped, mut executed) = (Vec::new(), Vec::new());
         let (mut started, mut lost) = (false, false);
@@ -248,8 +302,11 @@ impl Session {
             KernelEvent::Mapped(pid) if !mapped.contains(&pid) => {
                 mapped.push(pid);
             }
-            KernelEvent::Executed(pid) if targets.contains(pid) && !executed.contains(&pid) => {
-                executed.push(pid);
+            // Where it was told in the ring, that came in the right order.
+            KernelEvent::Executed(pid) if targets.contains(pid) && !told => {
+                if !executed.contains(&pid) {
+                    executed.push(pid);
+                }
             }
             KernelEvent::Executed(_) => started = true,
             KernelEvent::Mapped(_) => {}
@@ -259,31 +316,35 @@ impl Session {
             }
             KernelEvent::Throttled => *throttled += 1,
         });
-        if lost {
-            mapped = self.targets.iter().map(|target| target.pid).collect();
-        }
+        let (targets, mut stages) = self.targets_and_stages();
         for &pid in &executed {
-            self.targets
-                .executed(pid, &self.builder, &mut self.resolver);
+            targets.executed_untold(pid, &mut stages);
         }
         for &pid in mapped.iter().filter(|pid| !executed.contains(pid)) {
-            self.targets.remap(pid, &self.builder, &mut self.resolver);
+            targets.mapped(pid, &mut stages);
+        }
+        if lost {
+            targets.all_mapped(&mut stages);
         }
         if started {
             self.look_for_children();
         }
-        !(mapped.is_empty() && executed.is_empty())
+        lost || !(mapped.is_empty() && executed.is_empty())
     }
 
-    /// Moves the waiting samples through the stages, but not more than a turn may take. Returns true when some are left.
+    /// Moves what is waiting in the ring through the stages, but not more than a turn may take. Returns true when some
+    /// is left.
     fn drain(&mut self) -> bool {
         let Self {
+            targets,
+            builder,
             ring,
             resolver,
             aggregator,
             first_sample,
             buffers,
             launched,
+            has_young,
             ..
         } = self;
         let Buffers {
@@ -291,45 +352,42 @@ impl Session {
             resolved,
             unfinished,
         } = buffers;
-        let drained = ring.get_mut().drain(DRAIN_MAX, |sample| {
+        let mut stages = Stages { builder, resolver };
+        let drained = ring.get_mut().drain(DRAIN_MAX, |record| {
+            let sample = match record {
+                RingRecord::Sample(sample) => sample,
+                RingRecord::Process(event) => {
+                    *has_young |= targets.happened(&event, &mut stages);
+                    return;
+                }
+            };
             if *launched && sample.thread_name.as_bytes() == HELPER_NAME.to_bytes() {
                 // The command has not begun yet.
                 return;
             }
             first_sample.get_or_insert(sample.ktime);
-            if let Some(walk) = UnfinishedWalk::of(sample) {
+            let image = targets.image_of(sample.pid, &mut stages);
+            if let Some(walk) = UnfinishedWalk::of(&sample, image) {
                 unfinished.push(walk);
                 return;
             }
-            merge(sample, unwound);
-            resolver.resolve(unwound, resolved);
+            merge(&sample, image, unwound);
+            stages.resolver.resolve(unwound, resolved);
             aggregator.add(resolved);
         });
-        if !self.buffers.unfinished.is_empty() {
-            self.send_unfinished();
-        }
-        let finished: Vec<_> = self.builder.finished().collect();
-        for stack in &finished {
-            self.add_finished(stack);
-        }
         drained == DRAIN_MAX
     }
 
     /// Hands walks that met new code to the table builder, after the mappings of that code.
     fn send_unfinished(&mut self) {
-        if !self.follow() {
-            // No record tells of it, or it came before the sample and has been dealt with: look once more.
-            let mut pids: Vec<Pid> = self
-                .buffers
-                .unfinished
-                .iter()
-                .map(|walk| walk.stack.pid)
-                .collect();
-            pids.sort_unstable();
-            pids.dedup();
-            for pid in pids {
-                self.targets.remap(pid, &self.builder, &mut self.resolver);
-            }
+        // Whether records told of it or not, and even if they came before the sample: what is there now is looked at.
+        let walks = self.buffers.unfinished.iter();
+        let mut pids: Vec<Pid> = walks.map(|walk| walk.stack.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let (targets, mut stages) = self.targets_and_stages();
+        for pid in pids {
+            targets.mapped(pid, &mut stages);
         }
         for walk in std::mem::take(&mut self.buffers.unfinished) {
             if let Err(walk) = self.builder.finish_walk(Box::new(walk)) {
@@ -349,7 +407,8 @@ impl Session {
         if let Err(error) = self.events.follow_cpus() {
             tracing::warn!("cannot follow CPUs that go on- or offline: {error}");
         }
-        self.targets.revisit(&self.builder, &mut self.resolver);
+        let (targets, mut stages) = self.targets_and_stages();
+        targets.revisit(&mut stages);
         self.look_for_children();
     }
 

@@ -6,9 +6,15 @@ use crate::model::{Hz, Pid};
 
 /// A recording, as `cli` asks for it.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub struct RecordSettings {
     /// The processes to sample.
     pub pids: Vec<Pid>,
+    /// And all that descend from them, now and later.
+    pub subprocesses: bool,
     /// Samples per second and CPU.
     pub frequency: Hz,
     /// Stop after this; `None`: until asked to, or until every target has exited.

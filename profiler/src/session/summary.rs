@@ -66,15 +66,26 @@ pub enum Remark {
     NoRoomForRows(u64),
     /// These processes, started by a target, ran Python and were not recorded.
     ChildrenNotRecorded(Vec<Pid>),
+    /// Children were to be recorded, but this kernel does not tell of them.
+    CannotFollow,
+    /// So many children were not recorded: there were too many processes at a time.
+    TooManyProcesses(u64),
+    /// So many events of processes were lost.
+    EventsLost(u64),
 }
 
-/// What is known of one target at the end.
+/// What is known of one target at the end. A process that ran several programs has one of these for each that has
+/// samples.
 #[derive(Clone, Debug)]
 pub struct TargetSummary {
     /// Its pid.
     pub pid: Pid,
     /// Its command line, arguments joined by spaces.
     pub command: String,
+    /// Its short name.
+    pub comm: String,
+    /// Samples of it.
+    pub samples: u64,
     /// Its interpreter.
     pub python: PythonInfo,
     /// CPU time it used during the recording, user and system.
@@ -83,11 +94,24 @@ pub struct TargetSummary {
     pub names: NameDiagnosis,
 }
 
+/// Processes that were followed and of which no sample was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsampled {
+    /// How many.
+    pub processes: u64,
+    /// CPU time that they used.
+    pub cpu_time: Duration,
+    /// Processes with samples that are not in [`Summary::targets`], because there are too many.
+    pub untold: u64,
+}
+
 /// What a recording has to say besides its profile. Numbers about samples are in [`Profile::quality`].
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// The processes.
+    /// The processes: those that were asked for first.
     pub targets: Vec<TargetSummary>,
+    /// The others.
+    pub unsampled: Unsampled,
     /// Why it ended.
     pub stop: StopReason,
     /// Time during which samples were taken.

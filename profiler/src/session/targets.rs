@@ -1,161 +1,475 @@
-//! The processes of a recording: what is mapped in them, whether they live, what they used.
+//! The processes of a recording: who they are, how they begin and end.
+//!
+//! Some were asked for, others are their children. The kernel side makes a child a target before it runs, and says so;
+//! here nothing is known of it but that, until it is met: with its first sample, its first own mapping, or when its
+//! parent is forgotten. So a process that ends without a sample costs next to nothing.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
+use rustc_hash::FxHashMap;
+
+use super::{
+    ended::{EndedKind, EndedPrograms, Finished},
+    followed::{Followed, Identity, News, mappings_of},
+};
 use crate::{
-    model::Pid,
-    process::{
-        Mapping, Pace, PythonInfo, Target, TargetError, inspect, perf_map_handle,
-        read_executable_mappings,
-    },
-    symbols::{Resolver, perf_map::PerfMapWatch},
+    model::{ImageId, Pid, ProcessChange, ProcessEvent},
+    process::{Pace, Target, TargetError, descendants_of},
+    symbols::{ForkedChild, Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
 };
 
-/// A process without a Python is looked at again this often: it may still be starting.
-const INSPECT_AGAIN: Duration = Duration::from_secs(2);
+/// Children that are waiting to be met. Live processes are not more than the kernel side has room for, but events may
+/// be lost.
+const CHILDREN_MAX: usize = 65_536;
+/// Forks without a met process between two that are met.
+const BETWEEN_MAX: usize = 16;
 
-/// One process.
-struct Followed {
-    target: Target,
-    python: PythonInfo,
-    inspected: Instant,
-    cpu_at_start: Duration,
-    /// What has happened to it and was not looked at yet.
-    news: News,
-    /// Looking at it.
-    pace: Pace,
+/// A child that has not been met.
+struct Child {
+    /// The program that it was forked from, as far as that was met.
+    from: ImageId,
+    /// Pids, in their own namespaces, of those between.
+    between: Vec<u32>,
+    ns_pid: u32,
+    since_boot: Duration,
+    identity: Identity,
 }
 
-/// What has happened to a process since it was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum News {
-    None,
-    /// Its mappings may have changed, or could not be handed on.
-    Mappings,
-    /// It runs another program.
-    Program,
+/// The stages that must know of processes.
+pub(super) struct Stages<'s> {
+    pub(super) builder: &'s TableBuilder,
+    pub(super) resolver: &'s mut Resolver,
 }
 
 /// All processes of a recording.
 pub(super) struct Targets {
-    followed: BTreeMap<Pid, Followed>,
-}
-
-/// What is left of a process at the end.
-pub(super) struct TargetFacts {
-    pub(super) pid: Pid,
-    pub(super) command: String,
-    pub(super) python: PythonInfo,
-    pub(super) cpu_time: Duration,
+    followed: FxHashMap<Pid, Followed>,
+    children: FxHashMap<Pid, Child>,
+    ended: EndedPrograms,
+    /// Those that were asked for, and the handle by which their end is known.
+    roots: BTreeMap<Pid, OwnedFd>,
+    /// There is something to look at in these.
+    dirty: BTreeSet<Pid>,
+    /// Looking at all of them.
+    pace: Pace,
+    next_image: u32,
 }
 
 impl Targets {
-    /// Checks the processes, and reads what is mapped in them.
-    pub(super) fn check(pids: &[Pid]) -> Result<Self, TargetError> {
-        let mut followed = BTreeMap::new();
+    /// Checks the processes, and reads what is mapped in them. `trees`: and in all that descend from them.
+    pub(super) fn check(pids: &[Pid], trees: bool) -> Result<Self, TargetError> {
+        let mut targets = Self {
+            followed: FxHashMap::default(),
+            children: FxHashMap::default(),
+            ended: EndedPrograms::default(),
+            roots: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            pace: Pace::default(),
+            next_image: 1,
+        };
         for &pid in pids {
             let target = Target::check(pid)?;
-            let python = inspect(&target, &mappings_of(pid).unwrap_or_default());
-            let cpu_at_start = target.cpu_time();
-            let entry = Followed {
-                target,
-                python,
-                inspected: Instant::now(),
-                cpu_at_start,
-                news: News::None,
-                pace: Pace::default(),
-            };
-            followed.insert(pid, entry);
+            let exited = target.exited().map_err(|source| TargetError::Proc {
+                path: format!("the handle of process {pid}"),
+                source,
+            })?;
+            targets.roots.insert(pid, exited);
+            targets.attach(target);
         }
-        Ok(Self { followed })
+        if trees {
+            targets.attach_descendants(|_, _| {});
+        }
+        Ok(targets)
     }
 
-    /// Bytes of executable memory of all processes, from files.
+    fn attach(&mut self, target: Target) {
+        let image = self.new_image();
+        self.followed
+            .insert(target.pid, Followed::attached(target, image));
+    }
+
+    /// Takes in the processes that descend from these and are not known yet; each is handed to `each`.
+    fn attach_descendants(&mut self, mut each: impl FnMut(&mut Self, Pid)) {
+        let roots: Vec<Pid> = self.followed.keys().copied().collect();
+        for pid in descendants_of(&roots) {
+            if self.knows(pid) {
+                continue;
+            }
+            // It may have ended since.
+            if let Ok(target) = Target::check(pid) {
+                self.attach(target);
+                each(self, pid);
+            }
+        }
+    }
+
+    fn new_image(&mut self) -> ImageId {
+        self.next_image += 1;
+        ImageId(self.next_image)
+    }
+
+    fn knows(&self, pid: Pid) -> bool {
+        self.followed.contains_key(&pid) || self.children.contains_key(&pid)
+    }
+
+    /// Bytes of executable memory of all processes, from files; what several of them map counts once.
     pub(super) fn text_bytes(&self) -> u64 {
         let mappings = self
             .followed
             .keys()
             .flat_map(|&pid| mappings_of(pid).unwrap_or_default());
-        mappings
+        let files: BTreeMap<_, u64> = mappings
             .filter(|mapping| mapping.inode != 0)
-            .map(|mapping| mapping.end.0 - mapping.begin.0)
-            .sum()
+            .map(|mapping| {
+                let bytes = mapping.end.0 - mapping.begin.0;
+                ((mapping.device, mapping.inode, mapping.file_offset), bytes)
+            })
+            .collect();
+        files.values().sum()
+    }
+
+    /// Makes all of them known to the other stages. From here on the kernel side follows them; `trees`: children that
+    /// were made until now are looked for once more.
+    pub(super) fn introduce(&mut self, stages: &mut Stages<'_>, trees: bool) {
+        let pids: Vec<Pid> = self.followed.keys().copied().collect();
+        for pid in pids {
+            self.introduce_one(pid, stages);
+        }
+        if trees {
+            // The kernel side must know the parents first.
+            stages.builder.settle(Duration::from_secs(1));
+            self.attach_descendants(|targets, pid| targets.introduce_one(pid, stages));
+        }
+    }
+
+    fn introduce_one(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+        let Some(entry) = self.followed.get_mut(&pid) else {
+            return;
+        };
+        let Some(target) = &entry.target else {
+            return;
+        };
+        let python = entry.identity.python.clone();
+        stages.resolver.add_process(entry.image, target, python);
+        stages.builder.admit(pid, entry.image);
+        // What we launch will be something else before its first instruction of interest: no tables for ourselves.
+        if !target.is_own_image() {
+            entry.read_mappings(pid, stages.builder, stages.resolver);
+        }
+        self.mark(pid);
     }
 
     /// Sampling begins: the CPU time of the targets counts from now on.
     pub(super) fn begin_counting(&mut self) {
         for entry in self.followed.values_mut() {
-            entry.cpu_at_start = entry.target.cpu_time();
+            entry.cpu_at_start = entry
+                .target
+                .as_ref()
+                .map_or(Duration::ZERO, Target::cpu_time);
         }
     }
 
-    /// Notes the CPU time of all, which cannot be read any more once they are gone.
-    pub(super) fn note_cpu_time(&self) {
-        for entry in self.followed.values() {
-            entry.target.cpu_time();
+    /// The program that a process runs, for a sample of it. One that nothing was known of is met now.
+    pub(super) fn image_of(&mut self, pid: Pid, stages: &mut Stages<'_>) -> ImageId {
+        if let Some(entry) = self.followed.get(&pid) {
+            return entry.image;
+        }
+        if self.children.contains_key(&pid) {
+            return self.meet(pid, stages);
+        }
+        // Its fork was not told: the event found no room in the ring.
+        match Target::check(pid) {
+            Ok(target) => {
+                let image = self.new_image();
+                let entry = Followed::attached(target, image);
+                if let Some(target) = &entry.target {
+                    let python = entry.identity.python.clone();
+                    stages.resolver.add_process(image, target, python);
+                }
+                stages.builder.runs(pid, image);
+                self.followed.insert(pid, entry);
+                self.note(pid, News::Mappings);
+                image
+            }
+            Err(_) => ImageId::default(),
         }
     }
 
-    /// Makes all of them known to the stages that need them, for the first time.
-    pub(super) fn introduce(&mut self, builder: &TableBuilder, resolver: &mut Resolver) {
-        for (&pid, entry) in &mut self.followed {
-            resolver.add_process(&entry.target, entry.python.clone());
-            if entry.target.is_own_image() {
-                // It will be something else before its first instruction of interest: no tables for ourselves.
-                builder.update(pid, Vec::new());
-            } else {
-                entry.read_mappings(pid, builder, resolver);
+    /// Begins with a child that has been waiting: with all that its parent had.
+    fn meet(&mut self, pid: Pid, stages: &mut Stages<'_>) -> ImageId {
+        let Some(child) = self.children.remove(&pid) else {
+            return ImageId::default();
+        };
+        let image = self.new_image();
+        let forked = ForkedChild {
+            pid,
+            ns_pid: child.ns_pid,
+            between: &child.between,
+            since_boot: child.since_boot,
+        };
+        stages.resolver.fork(child.from, image, forked);
+        stages.builder.fork(child.from, image);
+        stages.builder.runs(pid, image);
+        let target = (!self.pace.is_resting())
+            .then(|| Target::check_child(pid, child.since_boot))
+            .flatten();
+        self.followed
+            .insert(pid, Followed::forked(target, image, child.identity));
+        image
+    }
+
+    /// Takes in what has become of a process. True: another look should follow soon.
+    pub(super) fn happened(&mut self, event: &ProcessEvent, stages: &mut Stages<'_>) -> bool {
+        match event.change {
+            ProcessChange::Forked { parent, ns_pid } => {
+                self.forked(event.pid, parent, ns_pid, event.boottime);
+                false
+            }
+            ProcessChange::Executed => {
+                self.executed(event.pid, event.boottime, stages);
+                true
+            }
+            ProcessChange::Exited { cpu_time } => {
+                self.exited(event.pid, Some(cpu_time), stages);
+                false
             }
         }
+    }
+
+    fn forked(&mut self, pid: Pid, parent: Pid, ns_pid: u32, since_boot: Duration) {
+        if self.children.len() >= CHILDREN_MAX {
+            return;
+        }
+        let child = if let Some(entry) = self.followed.get(&parent) {
+            Child {
+                from: entry.image,
+                between: Vec::new(),
+                ns_pid,
+                since_boot,
+                identity: entry.identity.clone(),
+            }
+        } else if let Some(before) = self.children.get(&parent) {
+            let mut between = vec![before.ns_pid];
+            between.extend(before.between.iter().take(BETWEEN_MAX - 1));
+            Child {
+                from: before.from,
+                between,
+                ns_pid,
+                since_boot,
+                identity: before.identity.clone(),
+            }
+        } else {
+            return;
+        };
+        self.children.insert(pid, child);
+    }
+
+    fn executed(&mut self, pid: Pid, since_boot: Duration, stages: &mut Stages<'_>) {
+        if self.children.contains_key(&pid) {
+            self.meet(pid, stages);
+        }
+        let image = self.new_image();
+        let Some(entry) = self.followed.get_mut(&pid) else {
+            return;
+        };
+        let (before, identity) = entry.replaced(image);
+        stages.resolver.exec(before, image, since_boot);
+        stages.builder.runs(pid, image);
+        let kind = EndedKind::Replaced;
+        self.ended.push(pid, before, identity, Duration::ZERO, kind);
+        self.mark(pid);
+        self.look(pid, stages);
+    }
+
+    /// A process has ended; `cpu_time` in all, where that is known.
+    fn exited(&mut self, pid: Pid, cpu_time: Option<Duration>, stages: &mut Stages<'_>) {
+        if self.children.remove(&pid).is_some() {
+            self.ended.add_unmet(1, cpu_time.unwrap_or_default());
+            return;
+        }
+        let Some(mut entry) = self.followed.remove(&pid) else {
+            return;
+        };
+        self.dirty.remove(&pid);
+        entry.cpu_at_end = cpu_time.filter(|time| !time.is_zero());
+        // It is no target for the kernel side any more, where that has told of the end.
+        stages.builder.gone(pid, entry.image);
+        let kind = if self.roots.contains_key(&pid) {
+            EndedKind::Root
+        } else {
+            EndedKind::Other
+        };
+        let cpu_time = entry.cpu_time();
+        self.ended
+            .push(pid, entry.image, entry.identity, cpu_time, kind);
+    }
+
+    /// A process's mappings have changed.
+    pub(super) fn mapped(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+        if self.children.contains_key(&pid) {
+            self.meet(pid, stages);
+        }
+        self.note(pid, News::Mappings);
+        self.look(pid, stages);
+    }
+
+    /// The mappings of any process may have changed.
+    pub(super) fn all_mapped(&mut self, stages: &mut Stages<'_>) {
+        let pids: Vec<Pid> = self.followed.keys().copied().collect();
+        for pid in pids {
+            self.note(pid, News::Mappings);
+        }
+        self.catch_up(stages);
+    }
+
+    /// For kernels that do not tell: a process that was asked for runs another program.
+    pub(super) fn executed_untold(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let since_boot = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32);
+        self.executed(pid, since_boot, stages);
+    }
+
+    fn note(&mut self, pid: Pid, news: News) {
+        if let Some(entry) = self.followed.get_mut(&pid) {
+            entry.note(news);
+            self.dirty.insert(pid);
+        }
+    }
+
+    /// Has it looked at if there is something.
+    fn mark(&mut self, pid: Pid) {
+        if self.followed.get(&pid).is_some_and(Followed::has_news) {
+            self.dirty.insert(pid);
+        }
+    }
+
+    fn look(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+        if self.pace.is_resting() {
+            return;
+        }
+        let Some(entry) = self.followed.get_mut(&pid) else {
+            self.dirty.remove(&pid);
+            return;
+        };
+        let took = entry.look(pid, stages.builder, stages.resolver);
+        if !entry.has_news() {
+            self.dirty.remove(&pid);
+        }
+        self.pace.spent(took);
+    }
+
+    /// Looks at the processes of which there is news, and forgets those that have ended a while ago.
+    pub(super) fn catch_up(&mut self, stages: &mut Stages<'_>) {
+        for pid in self.dirty.clone() {
+            self.look(pid, stages);
+        }
+        self.forget(stages, false);
+    }
+
+    /// What must be looked at from time to time.
+    pub(super) fn revisit(&mut self, stages: &mut Stages<'_>) {
+        let mut due = Vec::new();
+        let mut gone = Vec::new();
+        for (&pid, entry) in &self.followed {
+            match &entry.target {
+                Some(target) if target.is_alive() => {
+                    if entry.is_due() {
+                        due.push(pid);
+                    }
+                    if !self.pace.is_resting() {
+                        target.cpu_time();
+                    }
+                }
+                // Its end was not told, or is still in the ring.
+                _ => gone.push(pid),
+            }
+        }
+        for pid in due {
+            self.note(pid, News::Mappings);
+            self.look(pid, stages);
+        }
+        for pid in gone {
+            self.lost_sight_of(pid, stages);
+        }
+    }
+
+    /// A process has no handle, or one that says that it has ended.
+    fn lost_sight_of(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+        let Some(entry) = self.followed.get_mut(&pid) else {
+            return;
+        };
+        if entry.target.is_none()
+            && let Ok(target) = Target::check(pid)
+        {
+            // It was met when there was no time for it.
+            entry.target = Some(target);
+            self.note(pid, News::Mappings);
+            return;
+        }
+        if entry.was_gone_before() {
+            let image = entry.image;
+            self.exited(pid, None, stages);
+            stages.builder.forget(pid, image, true);
+        }
+    }
+
+    /// Notes the CPU time of those that were asked for, which cannot be read any more once they are gone.
+    pub(super) fn note_cpu_time(&self) {
+        for pid in self.roots.keys() {
+            if let Some(target) = self.followed.get(pid).and_then(|it| it.target.as_ref()) {
+                target.cpu_time();
+            }
+        }
+    }
+
+    /// Forgets programs that have ended a while ago; `all`: or just now.
+    fn forget(&mut self, stages: &mut Stages<'_>, all: bool) {
+        while let Some(ended) = self.ended.next_to_forget(all) {
+            // Its children have a claim on what it leaves.
+            let heirs: Vec<Pid> = self
+                .children
+                .iter()
+                .filter(|(_, child)| child.from == ended.image)
+                .map(|(&pid, _)| pid)
+                .collect();
+            for pid in heirs {
+                self.meet(pid, stages);
+            }
+            stages.builder.forget(ended.pid, ended.image, false);
+            self.ended.tell(ended, stages.resolver);
+        }
+    }
+
+    /// One is in its first moments, in which it should be looked at more often.
+    pub(super) fn is_any_young(&self) -> bool {
+        let now = Instant::now();
+        self.followed.values().any(|entry| entry.is_young(now))
     }
 
     /// Is one of ours.
     pub(super) fn contains(&self, pid: Pid) -> bool {
-        self.followed.contains_key(&pid)
+        self.knows(pid)
     }
 
-    /// A process's mappings have changed. They are read at once, or in a later [`catch_up`](Self::catch_up) where the
-    /// process changes them all the time.
-    pub(super) fn remap(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
-        self.note(pid, News::Mappings, builder, resolver);
-    }
-
-    /// A process runs another program now, maybe as another user. Looked at like new mappings.
-    pub(super) fn executed(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
-        self.note(pid, News::Program, builder, resolver);
-    }
-
-    fn note(&mut self, pid: Pid, news: News, builder: &TableBuilder, resolver: &mut Resolver) {
-        if let Some(entry) = self.followed.get_mut(&pid) {
-            entry.news = entry.news.max(news);
-            entry.look(pid, builder, resolver);
-        }
-    }
-
-    /// Looks at the processes of which there is news.
-    pub(super) fn catch_up(&mut self, builder: &TableBuilder, resolver: &mut Resolver) {
-        for (&pid, entry) in &mut self.followed {
-            entry.look(pid, builder, resolver);
-        }
-    }
-
-    /// What must be looked at again from time to time.
-    pub(super) fn revisit(&mut self, builder: &TableBuilder, resolver: &mut Resolver) {
-        for (&pid, entry) in &mut self.followed {
-            if entry.python.version.is_none() && entry.inspected.elapsed() >= INSPECT_AGAIN {
-                entry.news = entry.news.max(News::Mappings);
-                entry.look(pid, builder, resolver);
-            }
-        }
-    }
-
-    /// All of them have exited.
+    /// All those that were asked for have exited.
     pub(super) fn all_exited(&self) -> bool {
-        self.followed.values().all(|entry| !entry.target.is_alive())
+        self.roots.values().all(has_exited)
+    }
+
+    /// Those that were asked for: handles that become readable when they exit.
+    pub(super) fn exits(&self) -> impl Iterator<Item = std::io::Result<OwnedFd>> + '_ {
+        self.roots.values().map(OwnedFd::try_clone)
+    }
+
+    /// One of them is a command of ours that waits for its beginning.
+    pub(super) fn has_own_image(&self) -> bool {
+        let mut targets = self.followed.values().filter_map(|it| it.target.as_ref());
+        targets.any(Target::is_own_image)
     }
 
     /// Watches the directories of all their perf maps; `None`: they are looked at on a timer.
@@ -163,8 +477,8 @@ impl Targets {
         let mut watch = PerfMapWatch::new()
             .inspect_err(|error| tracing::debug!("perf maps are looked at on a timer: {error}"))
             .ok()?;
-        for directory in self.perf_map_directories() {
-            if let Err(error) = watch.add(&directory) {
+        for target in self.followed.values().filter_map(|it| it.target.as_ref()) {
+            if let Err(error) = watch.add(&target.perf_map_directory()) {
                 tracing::debug!("perf maps are looked at on a timer: {error}");
                 return None;
             }
@@ -172,74 +486,38 @@ impl Targets {
         Some(watch)
     }
 
-    /// Directories in which perf maps of these processes may appear.
-    fn perf_map_directories(&self) -> impl Iterator<Item = std::path::PathBuf> + '_ {
-        self.followed
-            .values()
-            .map(|entry| entry.target.perf_map_directory())
+    /// Those that were asked for.
+    pub(super) fn roots(&self) -> impl Iterator<Item = Pid> + '_ {
+        self.roots.keys().copied()
     }
 
-    /// The processes themselves, whose descriptors become readable when they exit.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Target> {
-        self.followed.values().map(|entry| &entry.target)
+    /// CPU time of all so far.
+    pub(super) fn cpu_time(&self) -> Duration {
+        let living: Duration = self.followed.values().map(Followed::cpu_time).sum();
+        living + self.ended.cpu_time()
     }
 
-    /// What is left to say of each.
-    pub(super) fn facts(&self) -> Vec<TargetFacts> {
-        self.followed
-            .iter()
-            .map(|(&pid, entry)| TargetFacts {
-                pid,
-                command: entry.target.command(),
-                python: entry.python.clone(),
-                cpu_time: entry.target.cpu_time().saturating_sub(entry.cpu_at_start),
-            })
-            .collect()
+    /// The end: what is left to say of each.
+    pub(super) fn finish(mut self, stages: &mut Stages<'_>) -> Finished {
+        let pids: Vec<Pid> = self.followed.keys().copied().collect();
+        for pid in pids {
+            self.exited(pid, None, stages);
+        }
+        self.ended
+            .add_unmet(self.children.len() as u64, Duration::ZERO);
+        self.children.clear();
+        self.forget(stages, true);
+        let roots = self.roots;
+        self.ended.finish(|pid| roots.contains_key(&pid))
     }
 }
 
-impl Followed {
-    /// Finds out what is new, unless that was done a moment ago.
-    fn look(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
-        if self.news == News::None || self.pace.is_resting() {
-            return;
-        }
-        let began = Instant::now();
-        match std::mem::replace(&mut self.news, News::None) {
-            News::None => {}
-            News::Mappings => self.read_mappings(pid, builder, resolver),
-            News::Program => {
-                if let Ok(target) = Target::check(pid) {
-                    self.target = target;
-                }
-                self.python = inspect(&self.target, &mappings_of(pid).unwrap_or_default());
-                self.inspected = Instant::now();
-                resolver.add_process(&self.target, self.python.clone());
-                self.read_mappings(pid, builder, resolver);
-            }
-        }
-        self.pace.spent(began.elapsed());
-    }
-
-    fn read_mappings(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
-        // A process that is gone has no mappings, but samples of it are still being resolved.
-        let Some(mappings) = mappings_of(pid).filter(|mappings| !mappings.is_empty()) else {
-            return;
-        };
-        if self.python.version.is_none() {
-            self.python = inspect(&self.target, &mappings);
-            self.inspected = Instant::now();
-        }
-        let handle = perf_map_handle(&self.target);
-        resolver.update(pid, &mappings, self.python.clone(), handle.as_deref());
-        if !builder.update(pid, mappings) {
-            self.news = News::Mappings;
-        }
-    }
-}
-
-fn mappings_of(pid: Pid) -> Option<Vec<Mapping>> {
-    read_executable_mappings(pid)
-        .ok()
-        .map(|parsed| parsed.mappings)
+fn has_exited(handle: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let mut polled = [PollFd::new(handle, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
 }

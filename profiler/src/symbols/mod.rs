@@ -24,7 +24,8 @@ pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
 pub(crate) use native_thread::THREAD_NAME;
 pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
-pub use resolver::Resolver;
+pub use process::ForkedChild;
+pub use resolver::{Resolver, Retired};
 
 /// Why Python functions have, or do not have, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,22 +1,34 @@
 //! What the resolver remembers of one process: its perf map, where its files are mapped, and what was seen of it.
 
-use std::time::Instant;
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use rustc_hash::FxHashMap;
 
 use super::{
     MapState, NameDiagnosis, NameFacts, diagnose,
-    perf_map::{PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refusal},
+    perf_map::{
+        PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState,
+        Refusal,
+    },
     python_name::frame_from_perf_map_name,
     recent::{Recent, Seen},
 };
 use crate::{
-    model::{Avma, Frame, LocationId},
-    process::{Pace, ProcessMap, PythonInfo, Target},
+    model::{Avma, Frame, LocationId, Pid},
+    process::{
+        Pace, ProcessMap, PythonInfo, Target, file_time_at, perf_map_directory, perf_map_handle,
+    },
 };
 
 /// Addresses remembered of one process; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
+
+/// Perf maps of ancestors that are looked into.
+const ANCESTORS_MAX: usize = 16;
 
 /// Index in `Resolver::modules`.
 pub(super) type ModuleIndex = u32;
@@ -24,23 +36,42 @@ pub(super) type ModuleIndex = u32;
 /// Counts of one process's samples, for [`diagnose`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
+    samples: u64,
     trampoline_frames: u64,
     named_frames: u64,
     interpreter_samples: u64,
     without_outer_trampoline: u64,
 }
 
-/// What is known of one process.
+/// A perf map that several processes have names in: one's own, and those of its forked children.
+type SharedMap = Arc<Mutex<PerfMapFile>>;
+
+/// A child process, when it is first met.
+#[derive(Clone, Copy, Debug)]
+pub struct ForkedChild<'a> {
+    /// Its pid.
+    pub pid: Pid,
+    /// The same in its own pid namespace.
+    pub ns_pid: u32,
+    /// The same of the processes between it and the one whose names it begins with, the nearest first.
+    pub between: &'a [u32],
+    /// When it was made, since boot.
+    pub since_boot: Duration,
+}
+
+/// What is known of one program in one process.
 pub(super) struct Process {
-    pub(super) map: PerfMapFile,
-    /// The perf maps of the processes that this one was forked from, as they were at first.
-    inherited: Vec<PerfMapFile>,
+    pub(super) pid: Pid,
+    map: SharedMap,
+    /// The perf maps of the processes that this one was forked from since its last `exec`, the nearest first.
+    inherited: Vec<SharedMap>,
     map_replacements: u64,
     map_generation: u64,
     map_pace: Pace,
     pub(super) map_is_open: bool,
-    pub(super) mappings: ProcessMap,
-    pub(super) modules: FxHashMap<Avma, ModuleIndex>,
+    // These two are its parent's, too, until one of them maps something.
+    pub(super) mappings: Arc<ProcessMap>,
+    pub(super) modules: Arc<FxHashMap<Avma, ModuleIndex>>,
     pub(super) python: PythonInfo,
     cache: FxHashMap<Avma, LocationId>,
     missed: Vec<Avma>,
@@ -49,31 +80,63 @@ pub(super) struct Process {
 }
 
 /// What a process has written until now.
-fn perf_map_of(target: &Target) -> PerfMapFile {
+fn perf_map_of(target: &Target) -> SharedMap {
     let location = PerfMapLocation {
         directory: target.perf_map_directory(),
         ns_pid: target.ns_pid,
         owner_uid: target.uid,
     };
-    let mut map = PerfMapFile::new(location, PerfMapLimits::default());
+    // Writers keep their map open. One that is not, and is older than the process, was left by another process.
+    let not_before = perf_map_handle(target)
+        .is_none()
+        .then(|| file_time_at(target.started()));
+    let beginning = PerfMapBeginning {
+        not_before,
+        read_before: None,
+    };
+    let map = PerfMapFile::new(location, PerfMapLimits::default()).beginning_at(beginning);
+    share(map)
+}
+
+/// A map that has been read.
+fn share(mut map: PerfMapFile) -> SharedMap {
     map.refresh();
-    map
+    Arc::new(Mutex::new(map))
+}
+
+/// The value is whole whenever the lock is free, also after a panic.
+fn lock(map: &SharedMap) -> MutexGuard<'_, PerfMapFile> {
+    map.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Process {
-    /// Nothing is known of its mappings. The perf map is read at once.
-    pub(super) fn new(target: &Target, python: PythonInfo) -> Self {
-        let map = perf_map_of(target);
+    /// Nothing is known of its mappings. The perf map is read at once, and those of its ancestors, of which `known` are
+    /// followed already.
+    pub(super) fn new(
+        target: &Target,
+        python: PythonInfo,
+        known: impl Fn(Pid) -> Option<SharedMap>,
+    ) -> Self {
         let ancestors = target.forked_from();
+        let inherited = ancestors
+            .iter()
+            .map(|ancestor| known(ancestor.pid).unwrap_or_else(|| perf_map_of(ancestor)))
+            .collect();
+        Self::with_maps(target.pid, perf_map_of(target), inherited, python)
+    }
+
+    fn with_maps(pid: Pid, map: SharedMap, inherited: Vec<SharedMap>, python: PythonInfo) -> Self {
+        let (map_replacements, map_generation) = version(&lock(&map));
         Self {
-            inherited: ancestors.iter().map(perf_map_of).collect(),
-            map_replacements: map.map().replacements(),
-            map_generation: map.map().generation(),
+            pid,
+            inherited,
+            map_replacements,
+            map_generation,
             map_pace: Pace::default(),
             map,
             map_is_open: false,
-            mappings: ProcessMap::default(),
-            modules: FxHashMap::default(),
+            mappings: Arc::default(),
+            modules: Arc::default(),
             python,
             cache: FxHashMap::default(),
             missed: Vec::new(),
@@ -82,18 +145,94 @@ impl Process {
         }
     }
 
+    /// A child process, with all that its parent has. Costs no more than its own perf map.
+    pub(super) fn forked(&self, child: ForkedChild<'_>) -> Self {
+        let own = lock(&self.map);
+        let map_of = |ns_pid, beginning| {
+            let location = PerfMapLocation {
+                directory: perf_map_directory(child.pid),
+                ns_pid,
+                owner_uid: own.location().owner_uid,
+            };
+            let map = PerfMapFile::new(location, PerfMapLimits::default());
+            share(map.with_directory_of(&own).beginning_at(beginning))
+        };
+        let beginning = PerfMapBeginning {
+            not_before: Some(file_time_at(child.since_boot)),
+            read_before: None,
+        };
+        let map = map_of(child.ns_pid, beginning);
+        let between: Vec<_> = child
+            .between
+            .iter()
+            .map(|&ns_pid| map_of(ns_pid, PerfMapBeginning::default()))
+            .collect();
+        drop(own);
+        // What the parent wrote before the child was made.
+        lock(&self.map).refresh();
+        let ancestors = between.into_iter().chain([Arc::clone(&self.map)]);
+        let ancestors = ancestors.chain(self.inherited.iter().cloned());
+        let inherited = ancestors.take(ANCESTORS_MAX).collect();
+        Self {
+            mappings: Arc::clone(&self.mappings),
+            modules: Arc::clone(&self.modules),
+            ..Self::with_maps(child.pid, map, inherited, self.python.clone())
+        }
+    }
+
+    /// The program that has replaced this one in its process. Nothing is known of it, and nothing is left of the old one
+    /// but where the perf map is, and what in it is not the new one's.
+    pub(super) fn replaced(&self, since_boot: Duration) -> Self {
+        let own = lock(&self.map);
+        let beginning = PerfMapBeginning {
+            not_before: Some(file_time_at(since_boot)),
+            read_before: own.position(),
+        };
+        let map = PerfMapFile::new(own.location().clone(), PerfMapLimits::default())
+            .with_directory_of(&own)
+            .beginning_at(beginning);
+        drop(own);
+        Self::with_maps(self.pid, share(map), Vec::new(), PythonInfo::unknown())
+    }
+
+    /// The user that it runs as, and so writes its map as.
+    pub(super) fn set_owner(&mut self, uid: u32) {
+        lock(&self.map).set_owner(uid);
+    }
+
+    /// The pid that its perf map has in its name.
+    pub(super) fn map_ns_pid(&self) -> u32 {
+        lock(&self.map).location().ns_pid
+    }
+
+    /// Its perf map, to be shared with a forked child.
+    pub(super) fn shared_map(&self) -> SharedMap {
+        Arc::clone(&self.map)
+    }
+
+    /// Follows the map through this descriptor of the process, if it has lost its name.
+    pub(super) fn follow_handle(&mut self, handle: &Path) {
+        self.map_is_open = true;
+        lock(&self.map).follow_handle(handle);
+    }
+
     /// The perf map's name for an address; reads what was added to the map before giving up, since CPython writes the
     /// line before the first execution (`compile_trampoline`, Python/perf_trampoline.c).
     pub(super) fn name_of(&mut self, at: Avma) -> Option<Frame> {
-        if let Some(name) = self.map.map().name_at(at) {
-            return Some(frame_from_perf_map_name(name.bytes));
+        let name_in = |map: &SharedMap| {
+            let map = lock(map);
+            map.map()
+                .name_at(at)
+                .map(|name| frame_from_perf_map_name(name.bytes))
+        };
+        if let Some(frame) = name_in(&self.map) {
+            return Some(frame);
         }
         self.refresh_map();
         // What the process made itself counts first: the parent may have gone on at the same addresses.
-        let maps = std::iter::once(&self.map).chain(&self.inherited);
-        maps.filter_map(|map| map.map().name_at(at))
-            .map(|name| frame_from_perf_map_name(name.bytes))
-            .next()
+        std::iter::once(&self.map)
+            .chain(&self.inherited)
+            .find_map(name_in)
     }
 
     /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often.
@@ -102,13 +241,14 @@ impl Process {
             return;
         }
         let began = Instant::now();
-        let refresh = self.map.refresh();
+        let mut map = lock(&self.map);
+        let refresh = map.refresh();
         // What is only added is bounded by the file's size.
         if !matches!(refresh.event, None | Some(PerfMapEvent::Appeared)) {
             self.map_pace.spent(began.elapsed());
         }
-        let map = self.map.map();
-        let (replacements, generation) = (map.replacements(), map.generation());
+        let (replacements, generation) = version(&map);
+        drop(map);
         if replacements != self.map_replacements {
             self.forget_addresses();
         } else if generation != self.map_generation {
@@ -151,10 +291,12 @@ impl Process {
             named_frames,
             interpreter_samples,
             without_outer_trampoline,
+            ..
         } = self.counts;
+        let map = lock(&self.map);
         diagnose(&NameFacts {
             python: &self.python,
-            map: match self.map.state() {
+            map: match map.state() {
                 PerfMapState::Missing => MapState::Missing,
                 PerfMapState::Refused(Refusal::Io { .. }) => MapState::Unreadable,
                 PerfMapState::Refused(_) => MapState::Refused,
@@ -171,11 +313,12 @@ impl Process {
     /// What was wrong with its perf map, ready to be shown.
     pub(super) fn complaints(&self) -> Vec<String> {
         let mut complaints = Vec::new();
-        let path = self.map.location().path();
-        if let PerfMapState::Refused(refusal) = self.map.state() {
+        let map = lock(&self.map);
+        let path = map.location().path();
+        if let PerfMapState::Refused(refusal) = map.state() {
             complaints.push(format!("{} was not read: {refusal}", path.display()));
         }
-        let counters = self.map.map().counters();
+        let counters = map.map().counters();
         let (junk, refused) = (counters.junk(), counters.refused);
         if junk > 0 {
             complaints.push(format!(
@@ -198,7 +341,17 @@ impl Process {
     }
 }
 
+/// Changes of either mean that addresses have other names, or more of them have one.
+fn version(map: &PerfMapFile) -> (u64, u64) {
+    (map.map().replacements(), map.map().generation())
+}
+
 impl Counts {
+    /// Samples so far.
+    pub(super) const fn samples(&self) -> u64 {
+        self.samples
+    }
+
     /// Counts a sample.
     pub(super) fn add(&mut self, seen: Seen) {
         let Seen {
@@ -207,6 +360,7 @@ impl Counts {
             interpreter,
             outermost_is_root,
         } = seen;
+        self.samples += 1;
         self.named_frames += u64::from(named_frames);
         self.trampoline_frames += u64::from(trampoline_frames);
         if interpreter {

@@ -21,14 +21,16 @@ use rustix::process::{Resource, getrlimit};
 use super::{
     Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
     locations::{LocationKey, Locations, offset_frame, unknown_frame},
-    process::{ModuleIndex, Process},
+    process::{ForkedChild, ModuleIndex, Process},
 };
 use crate::{
     model::{
-        Avma, CodeAddress, FileOffset, Frame, FrameKind, LocationId, LocationTable, Pid,
+        Avma, CodeAddress, FileOffset, Frame, FrameKind, ImageId, LocationId, LocationTable, Pid,
         ResolveMiss, ResolvedStack, UnwoundStack,
     },
-    process::{FileIdentity, Mapping, MappingKind, PythonInfo, Target, open_mapped, vdso_file},
+    process::{
+        FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, open_mapped, vdso_file,
+    },
 };
 
 /// Kernel addresses remembered; past it they are looked up again.
@@ -46,7 +48,7 @@ const BATCH_EVERY: Duration = Duration::from_secs(2);
 /// Turns addresses into locations, and sees that these get names.
 pub struct Resolver {
     native: NativeSymbolizer,
-    processes: FxHashMap<Pid, Process>,
+    processes: FxHashMap<ImageId, Process>,
     modules: Vec<Arc<Module>>,
     module_ids: FxHashMap<FileIdentity, ModuleIndex>,
     kernel_cache: FxHashMap<Avma, LocationId>,
@@ -80,28 +82,70 @@ impl Resolver {
         })
     }
 
-    /// Begins with a process, or begins anew with one that runs another program now. Its perf map is read at once.
-    pub fn add_process(&mut self, target: &Target, python: PythonInfo) {
-        let process = Process::new(target, python);
-        self.processes.insert(target.pid, process);
+    /// Begins with a process that runs already. Its perf map is read at once, and those of its ancestors.
+    pub fn add_process(&mut self, image: ImageId, target: &Target, python: PythonInfo) {
+        let known = |pid: Pid| {
+            let mut processes = self.processes.values();
+            processes.find(|it| it.pid == pid).map(Process::shared_map)
+        };
+        let process = Process::new(target, python, known);
+        self.processes.insert(image, process);
     }
 
-    /// These are a process's executable mappings, its interpreter, and the descriptor with which it writes its perf map,
+    /// Begins with a child process: with all that is known of the program it was forked from.
+    pub fn fork(&mut self, from: ImageId, to: ImageId, child: ForkedChild<'_>) {
+        if let Some(parent) = self.processes.get(&from) {
+            let process = parent.forked(child);
+            self.processes.insert(to, process);
+        }
+    }
+
+    /// A program has replaced another one in its process. Only what is written to its perf map from now on is believed.
+    pub fn exec(&mut self, from: ImageId, to: ImageId, since_boot: Duration) {
+        if let Some(before) = self.processes.get(&from) {
+            let process = before.replaced(since_boot);
+            self.processes.insert(to, process);
+        }
+    }
+
+    /// What was found out of a program that has replaced another one.
+    pub fn describe(&mut self, image: ImageId, target: &Target, python: PythonInfo) {
+        match self.processes.get_mut(&image) {
+            Some(process) => {
+                process.set_owner(target.uid);
+                process.python = python;
+            }
+            None => self.add_process(image, target, python),
+        }
+    }
+
+    /// Nothing more will be asked of a program: what there is to say of it.
+    pub fn retire(&mut self, image: ImageId) -> Option<Retired> {
+        let mut process = self.processes.remove(&image)?;
+        // What it wrote at its very end.
+        process.refresh_map();
+        Some(Retired {
+            names: process.diagnosis(),
+            complaints: process.complaints(),
+            samples: process.counts.samples(),
+        })
+    }
+
+    /// These are a program's executable mappings, its interpreter, and the descriptor with which it writes its perf map,
     /// now. Files are opened while they can be.
     pub fn update(
         &mut self,
-        pid: Pid,
+        image: ImageId,
         mappings: &[Mapping],
         python: PythonInfo,
         map_handle: Option<&Path>,
     ) {
-        let Some(mut process) = self.processes.remove(&pid) else {
+        let Some(mut process) = self.processes.remove(&image) else {
             return;
         };
         process.python = python;
         if let Some(handle) = map_handle {
-            process.map_is_open = true;
-            process.map.follow_handle(handle);
+            process.follow_handle(handle);
         }
         let mut modules = FxHashMap::default();
         for mapping in mappings {
@@ -114,14 +158,17 @@ impl Resolver {
                 .get(&mapping.begin)
                 .copied()
                 .filter(|_| same);
-            if let Some(module) = known.or_else(|| self.open(pid, mapping, &process.python)) {
+            if let Some(module) = known.or_else(|| self.open(process.pid, mapping, &process.python))
+            {
                 modules.insert(mapping.begin, module);
             }
         }
-        process.modules = modules;
-        process.mappings.replace_all(mappings.iter().cloned());
+        process.modules = Arc::new(modules);
+        let mut map = ProcessMap::default();
+        map.replace_all(mappings.iter().cloned());
+        process.mappings = Arc::new(map);
         process.forget_addresses();
-        self.processes.insert(pid, process);
+        self.processes.insert(image, process);
     }
 
     /// Opens the file of a mapping, or finds it among those open already.
@@ -155,10 +202,13 @@ impl Resolver {
         Some(index)
     }
 
-    /// Reads what was added to the perf maps of all processes: two system calls each when it is nothing.
-    pub fn refresh_perf_maps(&mut self) {
+    /// Reads what was added to perf maps: of all processes, or of those that have one of these pids in their own
+    /// namespaces. Two system calls each when it is nothing.
+    pub fn refresh_perf_maps(&mut self, of: Option<&[u32]>) {
         for process in self.processes.values_mut() {
-            process.refresh_map();
+            if of.is_none_or(|pids| pids.contains(&process.map_ns_pid())) {
+                process.refresh_map();
+            }
         }
     }
 
@@ -167,6 +217,7 @@ impl Resolver {
         let UnwoundStack {
             ktime,
             pid,
+            image,
             tid,
             thread_name,
             in_kernel,
@@ -187,7 +238,7 @@ impl Resolver {
             let id = self.kernel_location(address.lookup());
             resolved.locations.push(id);
         }
-        let Some(mut process) = self.processes.remove(&pid) else {
+        let Some(mut process) = self.processes.remove(&image) else {
             let unknown = self
                 .locations
                 .intern_frame(unknown_frame(ResolveMiss::NoMapping));
@@ -216,7 +267,7 @@ impl Resolver {
             // The first of these look-ups may be out of date.
             process.recent.clear();
         }
-        self.processes.insert(pid, process);
+        self.processes.insert(image, process);
     }
 
     fn kernel_location(&mut self, at: Avma) -> LocationId {
@@ -316,20 +367,6 @@ impl Resolver {
         self.locations.table()
     }
 
-    /// Why a process's Python functions have, or do not have, names.
-    pub fn diagnosis(&self, pid: Pid) -> NameDiagnosis {
-        let process = self.processes.get(&pid);
-        process.map_or(NameDiagnosis::NotPython, Process::diagnosis)
-    }
-
-    /// Perf maps that were refused, and lines in them that could not be used: ready to be shown.
-    pub fn complaints(&self) -> Vec<String> {
-        let processes = self.processes.values();
-        let mut complaints: Vec<String> = processes.flat_map(Process::complaints).collect();
-        complaints.sort();
-        complaints
-    }
-
     /// Waits for the names that are still missing, at most `patience`, and gives the finished table.
     pub fn finish(mut self, patience: Duration) -> LocationTable {
         let until = Instant::now() + patience;
@@ -364,6 +401,17 @@ impl Resolver {
             },
         })
     }
+}
+
+/// What is left to say of a program that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retired {
+    /// Why its Python functions have, or do not have, names.
+    pub names: NameDiagnosis,
+    /// Whether its perf map was refused, and what in it could not be used: ready to be shown.
+    pub complaints: Vec<String>,
+    /// Samples of it.
+    pub samples: u64,
 }
 
 /// Leaves half of the files that may be open to everything else.

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel},
     },
@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::{UnwindTables, builder_thread::Builder};
 use crate::{
-    model::{Pid, RawSample, StackCopy, UnwoundStack},
+    model::{ImageId, Pid, RawSample, StackCopy, UnwoundStack},
     process::Mapping,
 };
 
@@ -39,18 +39,29 @@ pub struct UnfinishedWalk {
 
 impl UnfinishedWalk {
     /// Takes over a sample whose `unfinished` is set; `None` for any other.
-    pub fn of(sample: &RawSample<'_>) -> Option<Self> {
+    pub fn of(sample: &RawSample<'_>, image: ImageId) -> Option<Self> {
         let copy = sample.unfinished?.map_stack(Box::from);
         let mut stack = UnwoundStack::empty();
-        super::merge(sample, &mut stack);
+        super::merge(sample, image, &mut stack);
         Some(Self { stack, copy })
     }
 }
 
 /// What the thread is to do.
 pub(super) enum Command {
-    /// A process's mappings are waiting in [`Shared::mappings`].
-    Mappings(Pid),
+    /// A process is a target, and runs this program.
+    Admit(Pid, ImageId),
+    /// A program's mappings are waiting in [`Shared::mappings`].
+    Mappings(Pid, ImageId),
+    /// A program begins with another one's mappings: it was forked from it.
+    Fork {
+        /// Whose they are.
+        from: ImageId,
+        /// The child's.
+        to: ImageId,
+    },
+    /// A program has ended; `Some`: its process is no target any more.
+    Forget(ImageId, Option<Pid>),
     /// Go on with a walk.
     Finish(Box<UnfinishedWalk>),
     /// Say when everything before is done.
@@ -70,6 +81,8 @@ pub struct BuilderStats {
     pub rows: u64,
     /// Mappings left out because a process has too many, or because a map is full.
     pub mappings_refused: u64,
+    /// Lists of mappings for which there was no slot.
+    pub slots_refused: u64,
     /// Walks that were still waiting for their tables when there was no more time.
     pub walks_abandoned: u64,
 }
@@ -78,7 +91,9 @@ pub struct BuilderStats {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// The newest mappings of processes whose turn has not come: one list for each, however often they change.
-    mappings: Mutex<FxHashMap<Pid, Vec<Mapping>>>,
+    mappings: Mutex<FxHashMap<ImageId, Vec<Mapping>>>,
+    /// The program that each target runs. What belongs to an older one is not published any more.
+    current: Mutex<FxHashMap<Pid, ImageId>>,
     /// No new rows are wanted.
     pub(super) is_ending: AtomicBool,
 }
@@ -113,14 +128,44 @@ impl TableBuilder {
         })
     }
 
-    /// These are a process's executable mappings now. False: the queue is full; send them again later.
-    pub fn update(&self, pid: Pid, mappings: Vec<Mapping>) -> bool {
-        let is_waiting = self.shared.put(pid, mappings);
-        let is_sent = is_waiting || self.send(Command::Mappings(pid)).is_ok();
+    /// A process becomes a target: samples are taken of it from now on. False: the queue is full, or the kernel's table.
+    pub fn admit(&self, pid: Pid, image: ImageId) -> bool {
+        self.shared.set_current(pid, image);
+        self.send(Command::Admit(pid, image)).is_ok()
+    }
+
+    /// A target runs another program now, or the kernel side has made a child of one a target.
+    pub fn runs(&self, pid: Pid, image: ImageId) {
+        self.shared.set_current(pid, image);
+    }
+
+    /// A program begins with what is known of the one that it was forked from.
+    pub fn fork(&self, from: ImageId, to: ImageId) {
+        // Without it, the mappings of the child are read from its files.
+        let _ = self.send(Command::Fork { from, to });
+    }
+
+    /// These are a program's executable mappings now. False: the queue is full; send them again later.
+    pub fn update(&self, pid: Pid, image: ImageId, mappings: Vec<Mapping>) -> bool {
+        let is_waiting = self.shared.put(image, mappings);
+        let is_sent = is_waiting || self.send(Command::Mappings(pid, image)).is_ok();
         if !is_sent {
-            self.shared.take(pid);
+            self.shared.take(image);
         }
         is_sent
+    }
+
+    /// A target has ended, as the kernel side knows: nothing more is to be published for it.
+    pub fn gone(&self, pid: Pid, image: ImageId) {
+        self.shared.unset_current(pid, image);
+    }
+
+    /// Nothing more will be asked of a program. `no_target`: nor of its process, which is not to be sampled any more.
+    pub fn forget(&self, pid: Pid, image: ImageId, no_target: bool) -> bool {
+        self.shared.unset_current(pid, image);
+        self.shared.take(image);
+        self.send(Command::Forget(image, no_target.then_some(pid)))
+            .is_ok()
     }
 
     /// Finishes a walk after everything sent before. Given back when the queue is full.
@@ -129,9 +174,7 @@ impl TableBuilder {
             .map(|()| _ = self.outstanding.fetch_add(1, Ordering::Relaxed))
             .map_err(|command| match command {
                 Command::Finish(walk) => walk,
-                Command::Mappings(_) | Command::Settled(_) => {
-                    unreachable!("only walks are sent here")
-                }
+                _ => unreachable!("only walks are sent here"),
             })
     }
 
@@ -192,14 +235,33 @@ impl TableBuilder {
 
 impl Shared {
     /// Puts a list in the place of an older one; true if that was still waiting.
-    fn put(&self, pid: Pid, mappings: Vec<Mapping>) -> bool {
-        let mut lists = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
-        lists.insert(pid, mappings).is_some()
+    fn put(&self, image: ImageId, mappings: Vec<Mapping>) -> bool {
+        lock(&self.mappings).insert(image, mappings).is_some()
     }
 
-    /// The list of a process, which then waits no more.
-    pub(super) fn take(&self, pid: Pid) -> Option<Vec<Mapping>> {
-        let mut lists = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
-        lists.remove(&pid)
+    /// The list of a program, which then waits no more.
+    pub(super) fn take(&self, image: ImageId) -> Option<Vec<Mapping>> {
+        lock(&self.mappings).remove(&image)
     }
+
+    fn set_current(&self, pid: Pid, image: ImageId) {
+        lock(&self.current).insert(pid, image);
+    }
+
+    fn unset_current(&self, pid: Pid, image: ImageId) {
+        let mut current = lock(&self.current);
+        if current.get(&pid) == Some(&image) {
+            current.remove(&pid);
+        }
+    }
+
+    /// The process still runs this program.
+    pub(super) fn is_current(&self, pid: Pid, image: ImageId) -> bool {
+        lock(&self.current).get(&pid) == Some(&image)
+    }
+}
+
+/// The values are whole whenever the lock is free, also after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,14 +16,14 @@ use profiler_common::unwind_row::{MappingEntry, PAGE_BYTES, mapping_kind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    CODE_BEFORE, CodeBytes, LoadedTable, RuleLookup, Segment, UnwindError, UnwindTables,
+    CODE_BEFORE, CodeBytes, LoadedTable, Published, RuleLookup, Segment, UnwindError, UnwindTables,
     builder::{BuilderStats, Command, Shared, UnfinishedWalk},
     compile_file, finish, segments_bias,
     table::most_useful,
     trampoline_rule,
 };
 use crate::{
-    model::{Avma, CodeAddress, Pid, UnwoundStack},
+    model::{Avma, CodeAddress, ImageId, Pid, UnwoundStack},
     process::{FileIdentity, Mapping, MappingKey, MappingKind, open_mapped, vdso_file},
 };
 
@@ -38,11 +38,12 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(10);
 /// A file's rows, and how its addresses translate. `None`: it has no usable unwind information.
 type FileRows = Option<(LoadedTable, Vec<Segment>)>;
 
+/// One program in one process. Copies of the lists are made by `fork` only when one of the two gets other ones.
 #[derive(Default)]
 struct Process {
-    entries: Vec<MappingEntry>,
+    entries: Arc<Vec<MappingEntry>>,
     /// Mappings that were looked at before.
-    known: FxHashMap<MappingKey, MappingEntry>,
+    known: Arc<FxHashMap<MappingKey, MappingEntry>>,
     memory: Option<File>,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct Builder {
     tables: UnwindTables,
     files: FxHashMap<FileIdentity, FileRows>,
     vdso: Option<FileRows>,
-    processes: FxHashMap<Pid, Process>,
+    processes: FxHashMap<ImageId, Process>,
     results: Sender<UnwoundStack>,
     shared: Arc<Shared>,
     began: Instant,
@@ -82,9 +83,17 @@ impl Builder {
     pub(super) fn run(mut self, commands: &Receiver<Command>) -> BuilderStats {
         while let Ok(command) = commands.recv() {
             match command {
-                Command::Mappings(pid) => {
-                    if let Some(mappings) = self.shared.take(pid) {
-                        self.update(pid, &mappings);
+                Command::Admit(pid, image) => self.admit(pid, image),
+                Command::Mappings(pid, image) => {
+                    if let Some(mappings) = self.shared.take(image) {
+                        self.update(pid, image, &mappings);
+                    }
+                }
+                Command::Fork { from, to } => self.fork(from, to),
+                Command::Forget(image, pid) => {
+                    self.processes.remove(&image);
+                    if let Some(pid) = pid {
+                        self.tables.remove(pid);
                     }
                 }
                 Command::Finish(walk) => {
@@ -99,29 +108,48 @@ impl Builder {
         self.stats
     }
 
+    fn admit(&mut self, pid: Pid, image: ImageId) {
+        if !self.shared.is_current(pid, image) {
+            return;
+        }
+        if let Err(error) = self.tables.admit(pid) {
+            tracing::warn!("pid {pid}: {error}");
+        }
+    }
+
+    fn fork(&mut self, from: ImageId, to: ImageId) {
+        if let Some(parent) = self.processes.get(&from) {
+            let child = Process {
+                entries: Arc::clone(&parent.entries),
+                known: Arc::clone(&parent.known),
+                memory: None,
+            };
+            self.processes.insert(to, child);
+        }
+    }
+
     /// Publishes what is known at once, then makes what is missing.
-    fn update(&mut self, pid: Pid, mappings: &[Mapping]) {
-        let mut process = self.processes.remove(&pid).unwrap_or_default();
+    fn update(&mut self, pid: Pid, image: ImageId, mappings: &[Mapping]) {
+        let mut process = self.processes.remove(&image).unwrap_or_default();
         let mapped: FxHashSet<MappingKey> = mappings.iter().map(Mapping::key).collect();
-        process.known.retain(|known, _| mapped.contains(known));
-        process.entries.clear();
-        // After an `exec`, the old handle would lead to memory that is gone.
-        process.memory = None;
+        let known = Arc::make_mut(&mut process.known);
+        known.retain(|known, _| mapped.contains(known));
+        let mut entries = Vec::with_capacity(mappings.len());
         let mut pending = Vec::new();
         for mapping in mappings {
             let mut entry = plain_entry(mapping);
             // A library may have been loaded from memory: until that is known, it is taken for JIT code.
             let is_file = matches!(mapping.kind, MappingKind::File { .. });
-            if let Some(known) = process.known.get(&mapping.key()) {
+            if let Some(known) = known.get(&mapping.key()) {
                 entry = *known;
                 // It may have moved: anonymous memory grows, files are unmapped in part.
                 entry.end = mapping.end.0;
             } else if entry.kind == mapping_kind::PENDING || is_file {
-                pending.push((process.entries.len(), mapping));
+                pending.push((entries.len(), mapping));
             }
-            process.entries.push(entry);
+            entries.push(entry);
         }
-        self.publish(pid, &process.entries);
+        self.publish(pid, image, &entries);
         // The program first, then about as they were loaded: the kernel gives out addresses downwards. What a process
         // began with is needed by every stack.
         if let [_program, others @ ..] = pending.as_mut_slice() {
@@ -133,17 +161,18 @@ impl Builder {
                 break;
             }
             let entry = self.entry_of(pid, mapping);
-            process.known.insert(mapping.key(), entry);
-            process.entries[*index] = entry;
+            known.insert(mapping.key(), entry);
+            entries[*index] = entry;
             if published.elapsed() >= PUBLISH_EVERY {
-                self.publish(pid, &process.entries);
+                self.publish(pid, image, &entries);
                 published = Instant::now();
             }
         }
         if !pending.is_empty() {
-            self.publish(pid, &process.entries);
+            self.publish(pid, image, &entries);
         }
-        self.processes.insert(pid, process);
+        process.entries = Arc::new(entries);
+        self.processes.insert(image, process);
     }
 
     /// There is time for more rows. What is left out stays pending, and is looked at again with the next update.
@@ -152,10 +181,16 @@ impl Builder {
             && self.stats.build_time <= BUILD_TIME + self.began.elapsed() / 4
     }
 
-    fn publish(&mut self, pid: Pid, entries: &[MappingEntry]) {
+    /// Not for a program that has been replaced: its mappings would be taken for those of the new one.
+    fn publish(&mut self, pid: Pid, image: ImageId, entries: &[MappingEntry]) {
+        if !self.shared.is_current(pid, image) {
+            return;
+        }
         let kept = most_useful(entries);
         match self.tables.publish(pid, &kept) {
-            Ok(refused) => self.stats.mappings_refused += refused as u64,
+            Ok(Published::Done { left_out }) => self.stats.mappings_refused += left_out as u64,
+            Ok(Published::NoSlot) => self.stats.slots_refused += 1,
+            Ok(Published::Gone) => {}
             Err(error) => tracing::warn!("pid {pid}: {error}"),
         }
     }
@@ -253,10 +288,11 @@ impl Builder {
     /// Goes on where the kernel side stopped.
     fn finish(&mut self, walk: UnfinishedWalk) -> UnwoundStack {
         let UnfinishedWalk { mut stack, copy } = walk;
-        let Some(process) = self.processes.get_mut(&stack.pid) else {
+        let Some(process) = self.processes.get_mut(&stack.image) else {
             return stack;
         };
-        if process.memory.is_none() {
+        // The handle is of the program's memory, not of the process's: another one after an `exec`.
+        if process.memory.is_none() && self.shared.is_current(stack.pid, stack.image) {
             process.memory = File::open(format!("/proc/{}/mem", stack.pid)).ok();
         }
         let (entries, memory, tables) = (&process.entries, &process.memory, &self.tables);

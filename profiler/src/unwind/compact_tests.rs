@@ -61,6 +61,31 @@ fn equal_rows_are_stored_once() {
 }
 
 #[test]
+fn where_a_program_starts_there_is_no_caller_unless_its_information_says_otherwise() {
+    let functions = TinyElf::new()
+        .function(0x20, 16, &[])
+        .function(0x1000, 16, &[]);
+    let rules = |start, addresses: [u64; 3]| {
+        let table = table(&functions.clone().start(start));
+        addresses.map(|address| at(&table, address))
+    };
+    let root = Some(only(cfa::END));
+    assert_eq!(rules(0x100, [0xff, 0x100, 0x17f]), [None, root, root]);
+    assert_eq!(rules(0x100, [0x180, 0x20, 0x1000])[0], None);
+    // Up to the next function, in front of all, behind all, and in one.
+    assert_eq!(
+        rules(0xff0, [0xfef, 0xff0, 0x1000]),
+        [None, root, Some(rsp(8))]
+    );
+    assert_eq!(rules(0x10, [0xf, 0x10, 0x20]), [None, root, Some(rsp(8))]);
+    assert_eq!(rules(0x3000, [0x2fff, 0x3000, 0x3080]), [None, root, None]);
+    assert_eq!(
+        rules(0x20, [0x20, 0x2f, 0x30]),
+        [Some(rsp(8)), Some(rsp(8)), None]
+    );
+}
+
+#[test]
 fn padding_keeps_the_rule_before_and_a_longer_gap_has_none() {
     let table = table(
         &TinyElf::new()

@@ -91,6 +91,8 @@ pub(super) struct ElfView<'a> {
     pub(super) debug_frame: Option<Section<'a>>,
     /// Sections of jump stubs by name, for linkers that write no call frame information for them.
     pub(super) plt: Vec<Plt>,
+    /// Where the kernel starts the program, if that is code of it.
+    pub(super) start: Option<u64>,
 }
 
 /// A section of jump stubs.
@@ -150,7 +152,11 @@ impl<'a> ElfView<'a> {
             eh_frame: None,
             debug_frame: None,
             plt: Vec::new(),
+            start: None,
         };
+        let start = header.e_entry(Endian);
+        let mut code = view.code_ranges().into_iter();
+        view.start = code.any(|range| range.contains(&start)).then_some(start);
         view.find_sections(header, data);
         if view.eh_frame.is_none() {
             view.eh_frame = programs

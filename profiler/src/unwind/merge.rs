@@ -2,10 +2,10 @@
 
 use profiler_common::sample::INTERRUPTED;
 
-use crate::model::{Avma, CodeAddress, RawSample, UnwoundStack};
+use crate::model::{Avma, CodeAddress, ImageId, RawSample, UnwoundStack};
 
-/// Fills `stack`, a buffer that is used again and again, from a sample.
-pub fn merge(sample: &RawSample<'_>, stack: &mut UnwoundStack) {
+/// Fills `stack`, a buffer that is used again and again, from a sample; `image` is the program that its process ran then.
+pub fn merge(sample: &RawSample<'_>, image: ImageId, stack: &mut UnwoundStack) {
     let RawSample {
         ktime,
         pid,
@@ -21,6 +21,7 @@ pub fn merge(sample: &RawSample<'_>, stack: &mut UnwoundStack) {
     } = *sample;
     stack.ktime = ktime;
     stack.pid = pid;
+    stack.image = image;
     stack.tid = tid;
     stack.thread_name = thread_name;
     stack.in_kernel = in_kernel;

@@ -25,6 +25,7 @@ mod finish;
 mod merge;
 mod plt;
 mod rule;
+mod slots;
 mod stats;
 mod table;
 #[cfg(test)]
@@ -39,4 +40,4 @@ pub use error::UnwindError;
 pub use finish::{CODE_BEFORE, CodeBytes, Registers, RuleLookup, finish, trampoline_rule};
 pub use merge::merge;
 pub use stats::CompileStats;
-pub use table::{LoadedTable, UnwindTables};
+pub use table::{LoadedTable, Published, UnwindTables};

@@ -6,26 +6,24 @@
 use std::{
     borrow::Cow,
     cmp::Reverse,
-    collections::VecDeque,
+    hash::{Hash as _, Hasher as _},
     io,
-    time::{Duration, Instant},
+    time::Instant,
 };
+
+use aya::maps::MapError;
 
 use profiler_common::unwind_row::{
     CHUNK_ROWS, MAPPINGS_MAX, MappingEntry, NO_MAPPING, PAGE_BYTES, PAGE_SHIFT, Page,
-    ProcessMappings, RULE_BITS, RULE_NONE, UnwindRule, mapping_kind, row,
+    ProcessMappings, RULE_BITS, RULE_NONE, SLOT_EMPTY, UnwindRule, mapping_kind, row,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
-use super::CompactTable;
+use super::{CompactTable, slots::Slots};
 use crate::{
     kernel::{KernelError, UnwindMaps},
     model::{Avma, Pid},
 };
-
-/// A slot that was in use is written again only after this time: a walk that began with it has long ended then (1024
-/// frames take 0.1 ms).
-const SLOT_REST: Duration = Duration::from_millis(100);
 
 /// Where the rows of one file lie in the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +42,7 @@ pub struct UnwindTables {
     next_row: usize,
     next_page: usize,
     rules: FxHashMap<UnwindRule, u32>,
-    slots: FxHashMap<Pid, u32>,
-    free: VecDeque<(u32, Option<Instant>)>,
+    slots: Slots,
     generation: u32,
     scratch: Vec<u32>,
     /// The list being written; 20 KiB.
@@ -65,9 +62,8 @@ impl std::fmt::Debug for UnwindTables {
 impl UnwindTables {
     /// Empty tables over these maps.
     pub fn new(maps: UnwindMaps) -> Self {
-        let free = (0..maps.mappings.len() as u32)
-            .map(|slot| (slot, None))
-            .collect();
+        let slots = Slots::new(maps.mappings.len() as u32);
+        // The empty slot needs no writing: zero bytes are mappings that end where they begin.
         // Rule 0 says "nothing is known": the zero bytes of a new map say the same.
         let rules = FxHashMap::from_iter([(UnwindRule::default(), RULE_NONE)]);
         Self {
@@ -75,8 +71,7 @@ impl UnwindTables {
             next_row: 0,
             next_page: 0,
             rules,
-            slots: FxHashMap::default(),
-            free,
+            slots,
             generation: 1,
             scratch: Vec::new(),
             list: Box::new(ProcessMappings::EMPTY),
@@ -146,49 +141,104 @@ impl UnwindTables {
         Ok(index as u32)
     }
 
-    /// Makes a process's mappings known to the kernel side, in one step. `entries` are sorted by address and do not
-    /// overlap; those past the first [`MAPPINGS_MAX`] are left out, and their number is returned.
-    pub fn publish(&mut self, pid: Pid, entries: &[MappingEntry]) -> Result<usize, KernelError> {
+    /// Makes a process a target, of which no mappings are known yet. It must be seen to live afterwards, or be
+    /// [removed](Self::remove) again: the kernel side takes out only those that end later.
+    pub fn admit(&mut self, pid: Pid) -> Result<(), KernelError> {
+        self.maps
+            .processes
+            .insert(pid.0, SLOT_EMPTY, 0)
+            .map_err(map_error)
+    }
+
+    /// The process is no target any more.
+    pub fn remove(&mut self, pid: Pid) {
+        // It is gone already where the kernel side noticed its end.
+        let _ = self.maps.processes.remove(&pid.0);
+    }
+
+    /// Makes a target's mappings known to the kernel side, in one step. `entries` are sorted by address and do not
+    /// overlap; those past the first [`MAPPINGS_MAX`] are left out.
+    pub fn publish(
+        &mut self,
+        pid: Pid,
+        entries: &[MappingEntry],
+    ) -> Result<Published, KernelError> {
         // The kernel's half of the address space holds `[vsyscall]` only, and the search needs positive numbers.
         let in_user_half = entries.partition_point(|entry| entry.begin < NO_MAPPING);
         let entries = &entries[..in_user_half];
         let kept = entries.len().min(MAPPINGS_MAX);
-        let mappings = &mut *self.list;
-        mappings.count = kept as u32;
-        mappings.generation = self.generation;
-        mappings.entries[kept..].fill(MappingEntry::UNUSED);
+        let slot = self.slot_with(&entries[..kept])?;
+        // Not a process that has ended: its pid may be another's.
+        let exists_flag = 2; // BPF_EXIST, include/uapi/linux/bpf.h
+        match self.maps.processes.insert(pid.0, slot, exists_flag) {
+            Ok(()) => {}
+            Err(error) if is_missing(&error) => return Ok(Published::Gone),
+            Err(error) => return Err(map_error(error)),
+        }
+        Ok(match entries.len() - kept {
+            _ if slot == SLOT_EMPTY => Published::NoSlot,
+            left_out => Published::Done { left_out },
+        })
+    }
+
+    /// A slot with these mappings: one that has them, or a free one, or the empty one where there is none.
+    fn slot_with(&mut self, entries: &[MappingEntry]) -> Result<u32, KernelError> {
+        if entries.is_empty() {
+            return Ok(SLOT_EMPTY);
+        }
+        let hash = hash_of(entries);
+        if let Some(slot) = self.slots.with_content(hash)
+            && self.holds(slot, entries)
+        {
+            self.slots.share(slot);
+            return Ok(slot);
+        }
+        if self.slots.run_short() {
+            self.reclaim();
+        }
+        let mut slot = self.slots.take(hash);
+        if slot.is_none()
+            && let Some(rest) = self.slots.next_free_in(Instant::now())
+        {
+            std::thread::sleep(rest);
+            self.reclaim();
+            slot = self.slots.take(hash);
+        }
+        let Some(slot) = slot else {
+            return Ok(SLOT_EMPTY);
+        };
+        let list = &mut *self.list;
+        list.count = entries.len() as u32;
+        list.generation = self.generation;
+        list.entries[..entries.len()].copy_from_slice(entries);
+        list.entries[entries.len()..].fill(MappingEntry::UNUSED);
         self.generation += 1;
-        mappings.entries[..kept].copy_from_slice(&entries[..kept]);
-        let slot = self
-            .take_slot()
-            .ok_or(KernelError::TooManyProcesses { pid })?;
         self.maps
             .mappings
-            .write(slot as usize, std::slice::from_ref(&*self.list))
+            .write(slot as usize, std::slice::from_ref(list))
             .map_err(|source| KernelError::System {
                 call: "writing mappings",
                 source,
             })?;
-        self.maps
-            .processes
-            .insert(pid.0, slot, 0)
-            .map_err(|source| KernelError::Map {
-                name: "PROCESSES",
-                source,
-            })?;
-        if let Some(old) = self.slots.insert(pid, slot) {
-            self.free.push_back((old, Some(Instant::now())));
-        }
-        Ok(entries.len() - kept)
+        Ok(slot)
     }
 
-    /// A slot that no walk reads any more; waits for one to rest when all were in use just now.
-    fn take_slot(&mut self) -> Option<u32> {
-        let (slot, since) = self.free.pop_front()?;
-        if let Some(rest) = since.and_then(|since| SLOT_REST.checked_sub(since.elapsed())) {
-            std::thread::sleep(rest);
-        }
-        Some(slot)
+    fn holds(&self, slot: u32, entries: &[MappingEntry]) -> bool {
+        self.maps
+            .mappings
+            .read(slot as usize)
+            .is_some_and(|list| list.entries.get(..list.count as usize) == Some(entries))
+    }
+
+    /// Finds out which slots nobody has: two system calls for each target.
+    fn reclaim(&mut self) {
+        let used: FxHashSet<u32> = self
+            .maps
+            .processes
+            .iter()
+            .filter_map(|entry| Some(entry.ok()?.1))
+            .collect();
+        self.slots.reclaim(&used, Instant::now());
     }
 
     /// The rule in force at an address of a mapping, as the kernel side finds it.
@@ -222,6 +272,48 @@ impl UnwindTables {
             self.maps.rules.read(rule as usize)
         }
     }
+}
+
+/// What became of a list of mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// The kernel side has it, but for so many mappings that found no room.
+    Done {
+        /// How many.
+        left_out: usize,
+    },
+    /// All slots are in use: walks of this process are finished in user space.
+    NoSlot,
+    /// The process is no target any more.
+    Gone,
+}
+
+fn map_error(source: MapError) -> KernelError {
+    KernelError::Map {
+        name: "PROCESSES",
+        source,
+    }
+}
+
+fn is_missing(error: &MapError) -> bool {
+    matches!(error, MapError::SyscallError(error) if error.io_error.kind() == io::ErrorKind::NotFound)
+}
+
+fn hash_of(entries: &[MappingEntry]) -> u64 {
+    let mut hasher = FxHasher::default();
+    for entry in entries {
+        let MappingEntry {
+            begin,
+            end,
+            bias,
+            page_base,
+            page0,
+            page_count,
+            kind,
+        } = *entry;
+        (begin, end, bias, page_base, page0, page_count, kind).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// As many entries as the kernel side can search, by address. Where there are more, those are kept through which a walk

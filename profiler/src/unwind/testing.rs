@@ -55,12 +55,20 @@ pub(super) struct TinyElf {
     eh_frame: Vec<u8>,
     /// Where the last shared entry begins.
     shared: usize,
+    /// Where the program starts.
+    start: u64,
 }
 
 impl TinyElf {
     /// With a shared entry that begins as compilers' do: `CFA = rsp + 8`, the return address below it.
     pub(super) fn new() -> Self {
         Self::default().shared(b"zR\0", &[])
+    }
+
+    /// Starts at this distance from the begin of the code.
+    pub(super) fn start(mut self, offset: u64) -> Self {
+        self.start = CODE + offset;
+        self
     }
 
     /// Adds a shared entry (CIE) with this augmentation, zero-terminated, and more instructions.
@@ -145,7 +153,7 @@ impl TinyElf {
         file.extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
         // e_type (ET_DYN), e_machine, e_version, e_entry, e_phoff, e_shoff
         file.extend_from_slice(&[3, 0, 62, 0, 1, 0, 0, 0]);
-        file.extend([0, 64, 0].map(u64::to_le_bytes).concat());
+        file.extend([self.start, 64, 0].map(u64::to_le_bytes).concat());
         // e_flags, e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
         file.extend_from_slice(&[0, 0, 0, 0, 64, 0, 56, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
         let eh_frame_at = 64 + 3 * 56 + 12;

@@ -36,6 +36,9 @@ mod watch;
 pub use index::{PerfMap, PerfMapCounters, PerfMapName};
 pub use limits::PerfMapLimits;
 pub use parse::{MapLine, SkipReason, parse_line};
-pub use tail::{PerfMapEvent, PerfMapFile, PerfMapLocation, PerfMapState, Refresh};
+pub use tail::{
+    PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLocation, PerfMapPosition, PerfMapState,
+    Refresh,
+};
 pub use trust::{FileKind, Refusal};
 pub use watch::{ChangedMap, PerfMapChanges, PerfMapWatch, WatchError, WatchedDirectory};

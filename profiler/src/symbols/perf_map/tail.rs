@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Stat, fstat, statat};
@@ -39,6 +40,23 @@ impl PerfMapLocation {
     pub fn path(&self) -> PathBuf {
         self.directory.join(self.file_name())
     }
+}
+
+/// What is in a file when a program begins, and is therefore another's: of the program before it in the same process, or
+/// of an earlier process with the same pid. Neither removes its map, and the next one appends to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerfMapBeginning {
+    /// A file that was last written to before is not read: seconds and nanoseconds since 1970.
+    pub not_before: Option<(i64, i64)>,
+    /// What was read of a file for the program before.
+    pub read_before: Option<PerfMapPosition>,
+}
+
+/// How far a file was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerfMapPosition {
+    identity: (u64, u64),
+    offset: u64,
 }
 
 /// Something happened to the file besides growing.
@@ -83,8 +101,9 @@ pub enum PerfMapState<'a> {
 #[derive(Debug)]
 pub struct PerfMapFile {
     location: PerfMapLocation,
+    beginning: PerfMapBeginning,
     rules: Rules,
-    directory: Option<OwnedFd>,
+    directory: Option<Arc<OwnedFd>>,
     followed: Option<Followed>,
     refusal: Option<Refusal>,
     map: PerfMap,
@@ -114,12 +133,42 @@ impl PerfMapFile {
         };
         Self {
             location,
+            beginning: PerfMapBeginning::default(),
             rules,
             directory: None,
             followed: None,
             refusal: None,
             map: PerfMap::with_limits(limits),
         }
+    }
+
+    /// The same without what was there before the program began.
+    #[must_use]
+    pub fn beginning_at(self, beginning: PerfMapBeginning) -> Self {
+        Self { beginning, ..self }
+    }
+
+    /// The map of another process, found in this one's directory where its own cannot be opened any more.
+    #[must_use]
+    pub fn with_directory_of(self, other: &Self) -> Self {
+        Self {
+            directory: other.directory.clone(),
+            ..self
+        }
+    }
+
+    /// The map belongs to this user from now on; what has been read stays.
+    pub fn set_owner(&mut self, uid: u32) {
+        self.location.owner_uid = uid;
+        self.rules.owner_uid = uid;
+    }
+
+    /// How far the file has been read; `None`: there was none.
+    pub fn position(&self) -> Option<PerfMapPosition> {
+        self.followed.as_ref().map(|followed| PerfMapPosition {
+            identity: followed.identity,
+            offset: followed.offset,
+        })
     }
 
     /// Reads what was added since the last time, and notices what else happened to the file.
@@ -188,8 +237,10 @@ impl PerfMapFile {
     /// Looks what has the map's name now, and opens it if it is not the file that is followed already.
     fn find_file(&mut self) -> Result<Option<PerfMapEvent>, Refusal> {
         if self.followed.is_none() {
-            // Not the one of the last time: a container's root may have been moved since.
-            self.directory = open_directory(&self.location.directory)?;
+            // Not the one of the last time, as long as the process lives: a container's root may have been moved since.
+            if let Some(directory) = open_directory(&self.location.directory)? {
+                self.directory = Some(Arc::new(directory));
+            }
         }
         let Some(directory) = &self.directory else {
             return Ok(None);
@@ -209,12 +260,26 @@ impl PerfMapFile {
         let Some((file, stat)) = self.rules.open(directory.as_fd(), name.as_ref())? else {
             return Ok(None);
         };
-        let previous = self.followed.replace(Followed::new(file, &stat));
+        let mut followed = Followed::new(file, &stat);
+        followed.offset = self.beginning.offset_in(&stat);
+        let previous = self.followed.replace(followed);
         if previous.is_some() {
             self.map.clear();
             return Ok(Some(PerfMapEvent::Replaced));
         }
         Ok(Some(PerfMapEvent::Appeared))
+    }
+}
+
+impl PerfMapBeginning {
+    /// Where reading begins.
+    fn offset_in(self, stat: &Stat) -> u64 {
+        if self.not_before.is_some_and(|begin| modified(stat) < begin) {
+            return size_of_file(stat);
+        }
+        let before = self.read_before.filter(|it| it.identity == identity(stat));
+        // A shorter file was written anew.
+        before.map_or(0, |it| it.offset).min(size_of_file(stat))
     }
 }
 

@@ -1,0 +1,46 @@
+//! From the kernel's clocks to the one that files are stamped with.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// File times come from the last timer tick, up to 10 ms ago (`ktime_get_coarse_real_ts64`, kernel/time/timekeeping.c,
+/// with `CONFIG_HZ_100`), and starts of processes are told in steps of 10 ms.
+const COARSE: Duration = Duration::from_millis(20);
+
+/// A moment by the clock of file times, in seconds and nanoseconds since 1970, as early as it may have been.
+///
+/// `since_boot` is by `CLOCK_BOOTTIME`. Right as long as nobody has set the clock since.
+pub fn file_time_at(since_boot: Duration) -> (i64, i64) {
+    let now = clock_gettime(ClockId::Realtime);
+    let booted = clock_gettime(ClockId::Boottime);
+    let uptime = Duration::new(
+        u64::try_from(booted.tv_sec).unwrap_or(0),
+        u32::try_from(booted.tv_nsec).unwrap_or(0),
+    );
+    let ago = uptime.saturating_sub(since_boot) + COARSE;
+    let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+        - i128::try_from(ago.as_nanos()).unwrap_or(0);
+    (
+        nanoseconds.div_euclid(1_000_000_000) as i64,
+        nanoseconds.rem_euclid(1_000_000_000) as i64,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::MetadataExt as _, thread::sleep};
+
+    use super::*;
+
+    #[test]
+    fn a_file_written_now_is_not_older_than_now() {
+        let booted = clock_gettime(ClockId::Boottime);
+        let begin = Duration::new(booted.tv_sec as u64, booted.tv_nsec as u32);
+        let metadata = tempfile::tempfile().unwrap().metadata().unwrap();
+        let written = (metadata.mtime(), metadata.mtime_nsec());
+        assert!(written >= file_time_at(begin));
+        sleep(2 * COARSE);
+        assert!(written < file_time_at(begin + 4 * COARSE));
+    }
+}

@@ -1,0 +1,223 @@
+//! One process of a recording: what is mapped in it, what it runs, what it used.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    model::{ImageId, Pid},
+    process::{
+        Mapping, Pace, PythonInfo, Target, inspect, perf_map_handle, read_executable_mappings,
+    },
+    symbols::Resolver,
+    unwind::TableBuilder,
+};
+
+/// A process without a Python is looked at again this often: it may still be starting.
+const INSPECT_AGAIN: Duration = Duration::from_secs(2);
+/// A program maps its libraries in its first moments, and may have no others.
+const YOUNG_FOR: Duration = Duration::from_millis(300);
+/// Bytes of a command line that are kept of a process that has ended.
+const COMMAND_BYTES_MAX: usize = 1024;
+
+/// What a process is called, and what it runs. Its forked children begin with the same.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub(super) command: Arc<str>,
+    pub(super) comm: Arc<str>,
+    pub(super) python: PythonInfo,
+}
+
+/// One process.
+pub(super) struct Followed {
+    pub(super) image: ImageId,
+    /// `None`: it was gone, or could not be looked at, when it was met.
+    pub(super) target: Option<Target>,
+    pub(super) identity: Identity,
+    inspected: Instant,
+    pub(super) cpu_at_start: Duration,
+    /// Known from its end.
+    pub(super) cpu_at_end: Option<Duration>,
+    /// What has happened to it and was not looked at yet.
+    news: News,
+    /// Looking at it.
+    pace: Pace,
+    young_until: Option<Instant>,
+    seen_gone: bool,
+}
+
+/// What has happened to a process since it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum News {
+    None,
+    /// Its mappings may have changed, or could not be handed on.
+    Mappings,
+    /// It runs another program.
+    Program,
+}
+
+impl Followed {
+    /// One that runs already.
+    pub(super) fn attached(target: Target, image: ImageId) -> Self {
+        let python = inspect(&target, &mappings_of(target.pid).unwrap_or_default());
+        let identity = Identity::of(&target, python);
+        let cpu_at_start = target.cpu_time();
+        Self {
+            cpu_at_start,
+            ..Self::new(Some(target), image, identity)
+        }
+    }
+
+    /// A child process, as it begins.
+    pub(super) fn forked(target: Option<Target>, image: ImageId, parent: Identity) -> Self {
+        Self::new(target, image, parent)
+    }
+
+    fn new(target: Option<Target>, image: ImageId, identity: Identity) -> Self {
+        Self {
+            image,
+            target,
+            identity,
+            inspected: Instant::now(),
+            cpu_at_start: Duration::ZERO,
+            cpu_at_end: None,
+            news: News::None,
+            pace: Pace::default(),
+            young_until: None,
+            seen_gone: false,
+        }
+    }
+
+    /// It runs another program now. Gives what is left of the old one, which keeps the CPU time used so far.
+    pub(super) fn replaced(&mut self, image: ImageId) -> (ImageId, Identity) {
+        let before = std::mem::replace(&mut self.image, image);
+        let nothing = Identity {
+            python: PythonInfo::unknown(),
+            ..self.identity.clone()
+        };
+        self.young_until = Some(Instant::now() + YOUNG_FOR);
+        self.news = News::Program;
+        (before, std::mem::replace(&mut self.identity, nothing))
+    }
+
+    /// Its first moments, in which it is looked at more often.
+    pub(super) fn is_young(&self, now: Instant) -> bool {
+        self.young_until.is_some_and(|until| now < until)
+    }
+
+    /// Something has happened. It is looked at now or, where that was done too much of late, another time.
+    pub(super) fn note(&mut self, news: News) {
+        self.news = self.news.max(news);
+    }
+
+    /// There is something to look at.
+    pub(super) fn has_news(&self) -> bool {
+        self.news != News::None
+    }
+
+    /// No interpreter has been found in it for a while.
+    pub(super) fn is_due(&self) -> bool {
+        self.identity.python.version.is_none() && self.inspected.elapsed() >= INSPECT_AGAIN
+    }
+
+    /// Finds out what is new, unless that was done a moment ago. Gives the time that it took.
+    pub(super) fn look(
+        &mut self,
+        pid: Pid,
+        builder: &TableBuilder,
+        resolver: &mut Resolver,
+    ) -> Duration {
+        if self.news == News::None || self.pace.is_resting() {
+            return Duration::ZERO;
+        }
+        let began = Instant::now();
+        match std::mem::replace(&mut self.news, News::None) {
+            News::None => {}
+            News::Mappings => self.read_mappings(pid, builder, resolver),
+            News::Program => self.read_program(pid, builder, resolver),
+        }
+        let took = began.elapsed();
+        self.pace.spent(took);
+        took
+    }
+
+    fn read_program(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
+        if let Ok(target) = Target::check(pid) {
+            let python = inspect(&target, &mappings_of(pid).unwrap_or_default());
+            self.identity = Identity::of(&target, python);
+            self.inspected = Instant::now();
+            resolver.describe(self.image, &target, self.identity.python.clone());
+            self.target = Some(target);
+        }
+        self.read_mappings(pid, builder, resolver);
+    }
+
+    /// Reads what is mapped, and hands it on.
+    pub(super) fn read_mappings(
+        &mut self,
+        pid: Pid,
+        builder: &TableBuilder,
+        resolver: &mut Resolver,
+    ) {
+        // A process that is gone has no mappings, but samples of it are still being resolved.
+        let Some(mappings) = mappings_of(pid).filter(|mappings| !mappings.is_empty()) else {
+            return;
+        };
+        let Some(target) = self.target.as_ref().filter(|target| target.is_alive()) else {
+            // Another process's, maybe.
+            return;
+        };
+        if self.identity.python.version.is_none() {
+            self.identity = Identity::of(target, inspect(target, &mappings));
+            self.inspected = Instant::now();
+        }
+        let handle = perf_map_handle(target);
+        let python = self.identity.python.clone();
+        resolver.update(self.image, &mappings, python, handle.as_deref());
+        if !builder.update(pid, self.image, mappings) {
+            self.news = News::Mappings;
+        }
+    }
+
+    /// It was found to be gone. True if it was so the last time, too: then nothing more will come of it.
+    pub(super) fn was_gone_before(&mut self) -> bool {
+        std::mem::replace(&mut self.seen_gone, true)
+    }
+
+    /// CPU time used since sampling began.
+    pub(super) fn cpu_time(&self) -> Duration {
+        let now = self.cpu_at_end;
+        let now = now.or_else(|| self.target.as_ref().map(Target::cpu_time));
+        now.unwrap_or_default().saturating_sub(self.cpu_at_start)
+    }
+}
+
+impl Identity {
+    pub(super) fn of(target: &Target, python: PythonInfo) -> Self {
+        Self {
+            command: target.command().into(),
+            comm: target.comm.as_str().into(),
+            python,
+        }
+    }
+
+    /// What is kept of it when the process has ended: there may be ten thousands of them.
+    pub(super) fn shortened(mut self) -> Self {
+        if self.command.len() > COMMAND_BYTES_MAX {
+            let mut end = COMMAND_BYTES_MAX;
+            while !self.command.is_char_boundary(end) {
+                end -= 1;
+            }
+            self.command = self.command[..end].into();
+        }
+        self.python.interpreter_files = Vec::new();
+        self
+    }
+}
+
+pub(super) fn mappings_of(pid: Pid) -> Option<Vec<Mapping>> {
+    read_executable_mappings(pid)
+        .ok()
+        .map(|parsed| parsed.mappings)
+}
