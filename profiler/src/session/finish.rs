@@ -9,7 +9,7 @@ use super::{
 use crate::{
     kernel::{Counters, RateLimits},
     model::{Pid, ResolveMiss},
-    profile::Profile,
+    profile::{ProcessName, Profile},
 };
 
 /// How long names may take to arrive after the recording.
@@ -45,11 +45,13 @@ impl Session {
         for stack in &late {
             self.add_finished(stack);
         }
+        self.targets.read_titles(true);
         let targets = self.targets.facts();
         let targets: Vec<_> = targets
             .into_iter()
             .map(|facts| TargetSummary {
                 pid: facts.pid,
+                label: facts.label,
                 command: facts.command,
                 python: facts.python,
                 cpu_time: facts.cpu_time,
@@ -57,15 +59,34 @@ impl Session {
             })
             .collect();
         let refusals = self.resolver.complaints();
+        let contested = self.resolver.contested_maps();
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
         profile.quality.ring_full = counters.ring_full;
         profile.quality.not_kept += malformed + built.walks_abandoned;
         profile.quality.finished_in_user_space = self.finished_in_user_space;
         profile.process_names = targets
             .iter()
-            .map(|target: &TargetSummary| (target.pid, target.command.clone()))
+            .map(|target: &TargetSummary| {
+                let name = ProcessName {
+                    label: target.label.clone(),
+                    command: target.command.clone(),
+                };
+                (target.pid, name)
+            })
             .collect();
         let mut remarks = Vec::new();
+        if self.targets.refused > 0 {
+            remarks.push(Remark::NotPermitted(self.targets.refused));
+        }
+        if let Some(&(pid, rival)) = contested.first()
+            && profile.quality.contested > 0
+        {
+            remarks.push(Remark::SharedPerfMap {
+                pid,
+                rival,
+                frames: profile.quality.contested,
+            });
+        }
         if counters.kernel_stack_failed > 0 {
             remarks.push(Remark::KernelStacksFailed(counters.kernel_stack_failed));
         }

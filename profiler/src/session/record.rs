@@ -168,7 +168,7 @@ impl Session {
     /// Sets up all stages, from the last to the first, so that each finds the next one ready.
     fn begin(settings: &RecordSettings) -> Result<Self, SessionError> {
         limits::raise();
-        let mut targets = Targets::check(&settings.pids)?;
+        let mut targets = Targets::select(&settings.selector)?;
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
         let sizes = MapSizes::for_text(targets.text_bytes());
         let mut kernel = KernelSide::load(&features, sizes, settings.kernel_stacks)?;
@@ -350,6 +350,7 @@ impl Session {
             tracing::warn!("cannot follow CPUs that go on- or offline: {error}");
         }
         self.targets.revisit(&self.builder, &mut self.resolver);
+        self.targets.read_titles(false);
         self.look_for_children();
     }
 

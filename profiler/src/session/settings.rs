@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
-use crate::model::{Hz, Pid};
+use crate::{model::Hz, process::Selector};
 
 /// A recording, as `cli` asks for it.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub struct RecordSettings {
     /// The processes to sample.
-    pub pids: Vec<Pid>,
+    pub selector: Selector,
+    /// Their child processes too, with all descendants.
+    pub subprocesses: bool,
     /// Samples per second and CPU.
     pub frequency: Hz,
     /// Stop after this; `None`: until asked to, or until every target has exited.

@@ -5,10 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::SessionError;
 use crate::{
     model::Pid,
     process::{
-        Mapping, Pace, PythonInfo, Target, TargetError, inspect, perf_map_handle,
+        Mapping, Pace, PythonInfo, Selector, Target, TargetError, inspect, perf_map_handle,
         read_executable_mappings,
     },
     symbols::{Resolver, perf_map::PerfMapWatch},
@@ -17,6 +18,9 @@ use crate::{
 
 /// A process without a Python is looked at again this often: it may still be starting.
 const INSPECT_AGAIN: Duration = Duration::from_secs(2);
+
+/// What processes call themselves is read this often: twenty microseconds for each.
+const TITLES_AGAIN: Duration = Duration::from_secs(2);
 
 /// One process.
 struct Followed {
@@ -43,35 +47,44 @@ enum News {
 /// All processes of a recording.
 pub(super) struct Targets {
     followed: BTreeMap<Pid, Followed>,
+    /// Processes that belong, and that we may not look into.
+    pub(super) refused: u64,
+    titles_read: Instant,
 }
 
 /// What is left of a process at the end.
 pub(super) struct TargetFacts {
     pub(super) pid: Pid,
+    pub(super) label: String,
     pub(super) command: String,
     pub(super) python: PythonInfo,
     pub(super) cpu_time: Duration,
 }
 
 impl Targets {
-    /// Checks the processes, and reads what is mapped in them.
-    pub(super) fn check(pids: &[Pid]) -> Result<Self, TargetError> {
+    /// The processes that are selected now, and what is mapped in them. All that were given by pid must be fit; of the
+    /// others, those that have exited are left out, and those that we may not look into are counted.
+    pub(super) fn select(selector: &Selector) -> Result<Self, SessionError> {
         let mut followed = BTreeMap::new();
-        for &pid in pids {
-            let target = Target::check(pid)?;
-            let python = inspect(&target, &mappings_of(pid).unwrap_or_default());
-            let cpu_at_start = target.cpu_time();
-            let entry = Followed {
-                target,
-                python,
-                inspected: Instant::now(),
-                cpu_at_start,
-                news: News::None,
-                pace: Pace::default(),
-            };
-            followed.insert(pid, entry);
+        let (mut refused, mut refusal) = (0, None);
+        for pid in selector.scan()? {
+            match Followed::check(pid) {
+                Ok(entry) => drop(followed.insert(pid, entry)),
+                Err(error) if selector.is_open() => {
+                    refused += u64::from(matches!(error, TargetError::NotPermitted { .. }));
+                    refusal = Some(error);
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(Self { followed })
+        match refusal {
+            Some(error) if followed.is_empty() => Err(error.into()),
+            _ => Ok(Self {
+                followed,
+                refused,
+                titles_read: Instant::now(),
+            }),
+        }
     }
 
     /// Bytes of executable memory of all processes, from files.
@@ -153,6 +166,18 @@ impl Targets {
         }
     }
 
+    /// Processes change their titles: gunicorn's workers say what they are some time after they were forked. One that has
+    /// exited keeps the last that was seen. `at_once`: not only from time to time.
+    pub(super) fn read_titles(&mut self, at_once: bool) {
+        if !at_once && self.titles_read.elapsed() < TITLES_AGAIN {
+            return;
+        }
+        for entry in self.followed.values_mut() {
+            entry.target.read_title();
+        }
+        self.titles_read = Instant::now();
+    }
+
     /// All of them have exited.
     pub(super) fn all_exited(&self) -> bool {
         self.followed.values().all(|entry| !entry.target.is_alive())
@@ -190,6 +215,7 @@ impl Targets {
             .iter()
             .map(|(&pid, entry)| TargetFacts {
                 pid,
+                label: entry.target.label(),
                 command: entry.target.command(),
                 python: entry.python.clone(),
                 cpu_time: entry.target.cpu_time().saturating_sub(entry.cpu_at_start),
@@ -199,6 +225,20 @@ impl Targets {
 }
 
 impl Followed {
+    fn check(pid: Pid) -> Result<Self, TargetError> {
+        let target = Target::check(pid)?;
+        let python = inspect(&target, &mappings_of(pid).unwrap_or_default());
+        let cpu_at_start = target.cpu_time();
+        Ok(Self {
+            target,
+            python,
+            inspected: Instant::now(),
+            cpu_at_start,
+            news: News::None,
+            pace: Pace::default(),
+        })
+    }
+
     /// Finds out what is new, unless that was done a moment ago.
     fn look(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
         if self.news == News::None || self.pace.is_resting() {

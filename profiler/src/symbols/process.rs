@@ -5,13 +5,14 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 
 use super::{
-    MapState, NameDiagnosis, NameFacts, diagnose,
+    MapState, NameDiagnosis, NameFacts,
+    contest::Contest,
+    diagnose,
     perf_map::{PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refusal},
-    python_name::frame_from_perf_map_name,
     recent::{Recent, Seen},
 };
 use crate::{
-    model::{Avma, Frame, LocationId},
+    model::{Avma, Frame, LocationId, Pid},
     process::{Pace, ProcessMap, PythonInfo, Target},
 };
 
@@ -34,7 +35,8 @@ pub(super) struct Counts {
 pub(super) struct Process {
     pub(super) map: PerfMapFile,
     /// The perf maps of the processes that this one was forked from, as they were at first.
-    inherited: Vec<PerfMapFile>,
+    inherited: Vec<(PerfMapFile, Contest)>,
+    contest: Contest,
     map_replacements: u64,
     map_generation: u64,
     map_pace: Pace,
@@ -66,7 +68,11 @@ impl Process {
         let map = perf_map_of(target);
         let ancestors = target.forked_from();
         Self {
-            inherited: ancestors.iter().map(perf_map_of).collect(),
+            inherited: ancestors
+                .iter()
+                .map(|ancestor| (perf_map_of(ancestor), Contest::new(ancestor.pid)))
+                .collect(),
+            contest: Contest::new(target.pid),
             map_replacements: map.map().replacements(),
             map_generation: map.map().generation(),
             map_pace: Pace::default(),
@@ -85,15 +91,35 @@ impl Process {
     /// The perf map's name for an address; reads what was added to the map before giving up, since CPython writes the
     /// line before the first execution (`compile_trampoline`, Python/perf_trampoline.c).
     pub(super) fn name_of(&mut self, at: Avma) -> Option<Frame> {
-        if let Some(name) = self.map.map().name_at(at) {
-            return Some(frame_from_perf_map_name(name.bytes));
+        self.own_name_of(at).or_else(|| {
+            self.refresh_map();
+            // What the process made itself counts first: the parent may have gone on at the same addresses.
+            self.own_name_of(at).or_else(|| {
+                let inherited = &mut self.inherited;
+                inherited
+                    .iter_mut()
+                    .find_map(|(map, contest)| contest.name(map, at, true))
+            })
+        })
+    }
+
+    fn own_name_of(&mut self, at: Avma) -> Option<Frame> {
+        let rival = self.contest.rival();
+        let frame = self.contest.name(&self.map, at, self.map_is_open);
+        if self.contest.rival() != rival {
+            // Names that were believed before may be the other's.
+            self.forget_addresses();
+            self.map_generation = 0;
         }
-        self.refresh_map();
-        // What the process made itself counts first: the parent may have gone on at the same addresses.
-        let maps = std::iter::once(&self.map).chain(&self.inherited);
-        maps.filter_map(|map| map.map().name_at(at))
-            .map(|name| frame_from_perf_map_name(name.bytes))
-            .next()
+        frame
+    }
+
+    /// Another process that writes its perf map, or one of those it inherited.
+    pub(super) fn rival(&self) -> Option<Pid> {
+        let contests = self.inherited.iter().map(|(_, contest)| contest);
+        std::iter::once(&self.contest)
+            .chain(contests)
+            .find_map(Contest::rival)
     }
 
     /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often.

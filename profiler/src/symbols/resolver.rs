@@ -322,6 +322,16 @@ impl Resolver {
         process.map_or(NameDiagnosis::NotPython, Process::diagnosis)
     }
 
+    /// Processes whose perf map another one writes as well, and that other one.
+    pub fn contested_maps(&self) -> Vec<(Pid, Pid)> {
+        let processes = self.processes.iter();
+        let mut contested: Vec<(Pid, Pid)> = processes
+            .filter_map(|(&pid, process)| Some((pid, process.rival()?)))
+            .collect();
+        contested.sort_unstable();
+        contested
+    }
+
     /// Perf maps that were refused, and lines in them that could not be used: ready to be shown.
     pub fn complaints(&self) -> Vec<String> {
         let processes = self.processes.values();

@@ -180,6 +180,11 @@ impl PerfMapFile {
         }
     }
 
+    /// Device and inode of the file that is followed.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        self.followed.as_ref().map(|followed| followed.identity)
+    }
+
     /// Where it is read from.
     pub fn location(&self) -> &PerfMapLocation {
         &self.location
@@ -215,6 +220,15 @@ impl PerfMapFile {
             return Ok(Some(PerfMapEvent::Replaced));
         }
         Ok(Some(PerfMapEvent::Appeared))
+    }
+}
+
+impl PerfMapLocation {
+    /// Device and inode of what has the map's name there, be it fit to be read or not.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        let directory = open_directory(&self.directory).ok()??;
+        let stat = statat(directory, self.file_name(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(identity(&stat))
     }
 }
 
