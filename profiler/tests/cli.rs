@@ -46,6 +46,12 @@ fn help_goes_to_standard_output() {
         let text = stdout(&output);
         for word in [
             "--pid",
+            "--all-python",
+            "--cgroup",
+            "--container",
+            "--subprocesses",
+            "--no-subprocesses",
+            "--merge-processes",
             "--duration",
             "--frequency",
             "--output",
@@ -101,6 +107,11 @@ fn wrong_usage_exits_with_2_and_says_why() {
         (&["--pid", "1", "--format", "png"], "svg"),
         (&["--pid", "1", "--native", "--view", "native"], "--view"),
         (&["--pid", "1", "--", "true"], "exclude each other"),
+        (&["--pid", "1,x"], "not a whole number"),
+        (&["--pid", "1", "--all-python"], "exclude each other"),
+        (&["--container", "web"], "docker inspect"),
+        (&["--container", "ab"], "too short"),
+        (&["--all-python", "--", "true"], "exclude each other"),
         (&["--bogus"], "--bogus"),
     ] {
         let output = run(words);
@@ -123,6 +134,10 @@ fn options_come_from_the_environment_too() {
         ("PYPROF_KERNEL", "maybe", "--kernel"),
         ("PYPROF_VIEW", "sideways", "--view"),
         ("PYPROF_PID", "x", "--pid"),
+        ("PYPROF_SUBPROCESSES", "perhaps", "--subprocesses"),
+        ("PYPROF_ALL_PYTHON", "yes", "exclude each other"),
+        ("PYPROF_CGROUP", "/a", "exclude each other"),
+        ("PYPROF_CONTAINER", "0123", "exclude each other"),
     ] {
         let output = pyprof()
             .env("PYPROF_PID", "1")

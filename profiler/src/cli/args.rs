@@ -62,12 +62,40 @@ pub(crate) enum Command {
     reason = "each is a switch of the command line"
 )]
 pub(crate) struct RecordArgs {
-    /// Process to record
+    /// Process to record; several with commas between them, or each with its own --pid
     ///
     /// All threads of the process are sampled. The process is neither stopped nor changed.
     #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID", help_heading = help::TARGET)]
-    #[arg(value_parser = pid)]
-    pub(crate) pid: Option<u32>,
+    #[arg(value_parser = pid, value_delimiter = ',')]
+    pub(crate) pid: Vec<u32>,
+
+    /// Record every Python process, also those that start later
+    ///
+    /// A process counts as Python when its program is called python, or when it has a libpython loaded.
+    #[arg(long, env = "PYPROF_ALL_PYTHON", hide_env = true, help_heading = help::TARGET, value_parser = BoolishValueParser::new())]
+    pub(crate) all_python: bool,
+
+    /// Record the processes in a control group and below it: a folder in /sys/fs/cgroup, or a path as in
+    /// /proc/PID/cgroup
+    #[arg(long, env = "PYPROF_CGROUP", hide_env = true, value_name = "PATH", help_heading = help::TARGET)]
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) cgroup: Option<PathBuf>,
+
+    /// Record the processes of a container: the beginning of its id, as docker, podman and crictl show it
+    ///
+    /// For Docker, containerd, CRI-O and Podman, with and without Kubernetes; a pod's UID means all its containers.
+    /// Names are not known, `docker inspect -f '{{.Id}}' NAME` tells the id.
+    #[arg(long, env = "PYPROF_CONTAINER", hide_env = true, value_name = "ID", help_heading = help::TARGET)]
+    pub(crate) container: Option<String>,
+
+    /// Record child processes too, and theirs [default: for a command that is started]
+    #[arg(short, long, env = "PYPROF_SUBPROCESSES", hide_env = true, help_heading = help::TARGET, value_parser = BoolishValueParser::new())]
+    #[arg(overrides_with = "no_subprocesses")]
+    pub(crate) subprocesses: bool,
+
+    /// Record no child processes, not even those of a command that is started
+    #[arg(long, help_heading = help::TARGET, overrides_with = "subprocesses")]
+    pub(crate) no_subprocesses: bool,
 
     /// Command to start and record, with its arguments
     ///
@@ -106,11 +134,15 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, env = "PYPROF_THREADS", hide_env = true, help_heading = help::SAMPLING, value_parser = BoolishValueParser::new())]
     pub(crate) threads: bool,
 
+    /// Show several processes as one: without it, each is the root of its stacks
+    #[arg(long, env = "PYPROF_MERGE_PROCESSES", hide_env = true, help_heading = help::OUTPUT, value_parser = BoolishValueParser::new())]
+    pub(crate) merge_processes: bool,
+
     /// File to write, once per file; its extension gives the format, `-` is standard output
     ///
     /// Known extensions: .svg, .folded, .collapsed and .txt. Standard output gets svg unless --format says otherwise,
     /// and a terminal gets no svg. Without this option the file is `pyprof-PID-TIME.svg` in
-    /// the current directory, TIME in UTC. A file that exists is never replaced.
+    /// the current directory, TIME in UTC; without the pid where several processes are asked for. A file that exists is never replaced.
     #[arg(short, long, env = "PYPROF_OUTPUT", hide_env = true, value_name = "FILE", help_heading = help::OUTPUT)]
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) output: Vec<PathBuf>,

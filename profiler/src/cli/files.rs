@@ -21,7 +21,7 @@ pub(crate) struct Prepared(Vec<(OutputFile, Format)>);
 
 impl Prepared {
     /// Checks them. Files made under sudo will belong to who called it.
-    pub(crate) fn new(outputs: &Outputs, pid: Pid) -> Result<Self, OutputError> {
+    pub(crate) fn new(outputs: &Outputs, pid: Option<Pid>) -> Result<Self, OutputError> {
         let owner = sudo_caller().map(|(uid, gid)| Owner { uid, gid });
         outputs
             .resolve(pid, SystemTime::now())

@@ -38,12 +38,14 @@ Needs Linux 5.8 or later on x86-64, and root or the capabilities that the error 
 
 /// Usage line of the program.
 pub(crate) const USAGE: &str = "\
-pyprof-bpf [OPTIONS] --pid <PID>
+pyprof-bpf [OPTIONS] --pid <PID>...
+       pyprof-bpf [OPTIONS] --all-python | --cgroup <PATH> | --container <ID>
        pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...";
 
 /// Usage line of `record`.
 pub(crate) const RECORD_USAGE: &str = "\
-pyprof-bpf record [OPTIONS] --pid <PID>
+pyprof-bpf record [OPTIONS] --pid <PID>...
+       pyprof-bpf record [OPTIONS] --all-python | --cgroup <PATH> | --container <ID>
        pyprof-bpf record [OPTIONS] -- <COMMAND> [ARGS]...";
 
 /// End of `-h`.
@@ -52,6 +54,8 @@ Examples:
   sudo pyprof-bpf --pid 4242                          record until Ctrl-C, write a flame graph
   sudo pyprof-bpf -p 4242 -d 30 -o app.svg            record for 30 seconds into app.svg
   sudo pyprof-bpf record -- python app.py             start a program and record all of it
+  sudo pyprof-bpf -p 4242 -s                          its child processes, too
+  sudo pyprof-bpf --container 3f2a9c0b -d 30          all that runs in a container
   sudo pyprof-bpf -p 4242 -n -d 10 -f folded -o -     native frames too, as text for other tools";
 
 /// End of `--help`.
@@ -60,6 +64,8 @@ Examples:
   sudo pyprof-bpf --pid 4242                          record until Ctrl-C, write a flame graph
   sudo pyprof-bpf -p 4242 -d 30 -o app.svg            record for 30 seconds into app.svg
   sudo pyprof-bpf record -- python app.py             start a program and record all of it
+  sudo pyprof-bpf -p 4242 -s                          its child processes, too
+  sudo pyprof-bpf --container 3f2a9c0b -d 30          all that runs in a container
   sudo pyprof-bpf -p 4242 -n -d 10 -f folded -o -     native frames too, as text for other tools
 
 Exit status:

@@ -19,7 +19,7 @@ pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
         NameDiagnosis::Named => vec![],
         NameDiagnosis::NotPython => vec![format!(
             "no Python names: pid {pid} ({}) is not a CPython process; its native stacks are there. \
-             If it starts Python, give Python's pid",
+             If it starts Python, -s records that too",
             short_command(target)
         )],
         NameDiagnosis::TooOld { version: (major, minor) } => vec![format!(
@@ -151,8 +151,8 @@ mod tests {
     fn short(command: &str) -> String {
         short_command(&TargetSummary {
             pid: Pid(1),
+            label: String::new(),
             command: command.to_owned(),
-            comm: String::new(),
             samples: 0,
             python: PythonInfo {
                 version: None,

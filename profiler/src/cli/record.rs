@@ -18,9 +18,11 @@ use super::{
     status::StatusLine,
 };
 use crate::{
-    model::Pid,
     privilege::{self, Facts, Wish},
-    process::launch::{Launched, TrampolineFolder, sudo_caller},
+    process::{
+        Cgroup, Container, Selector,
+        launch::{Launched, TrampolineFolder, sudo_caller},
+    },
     session::{self, Progress, RecordSettings, Recording, StopReason},
 };
 
@@ -35,8 +37,17 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
         .context("cannot start the event loop")?;
     let code = runtime.block_on(async {
         match &settings.target {
-            Target::Pid(pid) => record_process(settings, *pid).await,
             Target::Command(command) => record_command(settings, command).await,
+            Target::Pids(pids) => record_running(settings, Selector::Pids(pids.clone())).await,
+            Target::AllPython => record_running(settings, Selector::AllPython).await,
+            Target::Cgroup(path) => {
+                let cgroup = Cgroup::new(path)?;
+                record_running(settings, Selector::Cgroup(cgroup)).await
+            }
+            Target::Container(id) => {
+                let container = Container::new(id)?;
+                record_running(settings, Selector::Container(container)).await
+            }
         }
     });
     // Whatever still runs has nothing more to say.
@@ -45,12 +56,18 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
 }
 
 fn check_privileges(target: &Target) -> Result<(), privilege::Obstacle> {
+    let facts = Facts::read();
     let target_uid = match target {
-        Target::Pid(pid) => privilege::user_of(*pid),
+        Target::Pids(pids) => {
+            let mut users = pids.iter().filter_map(|pid| privilege::user_of(*pid));
+            users.find(|uid| *uid != facts.euid)
+        }
+        // Those that may not be looked into are left out.
+        Target::AllPython | Target::Cgroup(_) | Target::Container(_) => None,
         // It will run as the user who called sudo, or as ourselves.
         Target::Command(_) => sudo_caller().map(|(uid, _)| uid),
     };
-    privilege::check(&Facts::read(), Wish { target_uid }, &command_line())
+    privilege::check(&facts, Wish { target_uid }, &command_line())
 }
 
 /// This command line, to be repeated with `sudo`; short, and harmless to a terminal.
@@ -84,9 +101,13 @@ fn program_for_sudo() -> String {
     }
 }
 
-/// Records a process that runs already.
-async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
-    let outputs = Prepared::new(&settings.outputs, pid)?;
+/// Records processes that run already.
+async fn record_running(settings: &Settings, selector: Selector) -> anyhow::Result<u8> {
+    let only = match &selector {
+        Selector::Pids(pids) if let [pid] = pids.as_slice() => Some(*pid),
+        _ => None,
+    };
+    let outputs = Prepared::new(&settings.outputs, only)?;
     let mut signals = Signals::catch()?;
     let (progress, watched) = watch::channel(Progress::default());
     // Nobody who watches: then there is nothing to tell.
@@ -105,7 +126,7 @@ async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
         signals.abort().await;
     });
     let finished = async {
-        let recording = sample(settings, pid, stop, progress).await?;
+        let recording = sample(settings, selector, stop, progress).await?;
         drop(status);
         finish(settings, recording, outputs).await
     };
@@ -125,7 +146,7 @@ async fn record_command(settings: &Settings, command: &[OsString]) -> anyhow::Re
     });
     let launched = Launched::spawn(command, trampolines.as_ref())?;
     let pid = launched.pid();
-    let outputs = Prepared::new(&settings.outputs, pid)?;
+    let outputs = Prepared::new(&settings.outputs, Some(pid))?;
     let (progress, sampling) = watch::channel(Progress::default());
     let (stopped, stop) = oneshot::channel();
     let (aborting, aborted) = oneshot::channel();
@@ -151,7 +172,8 @@ async fn record_command(settings: &Settings, command: &[OsString]) -> anyhow::Re
         ended.map(Some).context("cannot wait for the command")
     });
     let finished = async {
-        let recording = sample(settings, pid, stop, progress).await?;
+        let command = Selector::Pids(vec![pid]);
+        let recording = sample(settings, command, stop, progress).await?;
         // A command that could not be run is the news, not the empty recording.
         if let Ok(begun) = has_begun.await {
             begun?;
@@ -193,7 +215,7 @@ fn combined(ours: u8, ended: Option<ExitStatus>) -> u8 {
 /// The recording itself.
 async fn sample(
     settings: &Settings,
-    pid: Pid,
+    selector: Selector,
     stop: oneshot::Receiver<StopReason>,
     progress: watch::Sender<Progress>,
 ) -> anyhow::Result<Recording> {
@@ -205,8 +227,8 @@ async fn sample(
         }
     };
     let wanted = RecordSettings {
-        pids: vec![pid],
-        subprocesses: matches!(settings.target, Target::Command(_)),
+        selector,
+        subprocesses: settings.subprocesses,
         frequency: settings.frequency,
         duration: settings.duration,
         kernel_stacks: settings.kernel_stacks,
@@ -221,7 +243,7 @@ async fn sample(
 /// Writes and reports.
 async fn finish(
     settings: &Settings,
-    recording: Recording,
+    mut recording: Recording,
     outputs: Prepared,
 ) -> anyhow::Result<u8> {
     if let Some(bpf) = &recording.summary.bpf {
@@ -231,6 +253,7 @@ async fn finish(
         report::print(&report::nothing_to_draw(&recording));
         return Ok(exit::NOTHING_TO_DRAW);
     }
+    recording.profile.merge_processes = settings.merge_processes;
     let view = settings.view;
     // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
     let (recording, files) = tokio::task::spawn_blocking(move || {

@@ -9,13 +9,20 @@ use std::{
 use super::{
     names::{advice, short_command},
     settings::Destination,
-    text::{counted, cpu_seconds, grouped, percent, seconds},
+    text::{counted, cpu_seconds, grouped, percent, seconds, visible},
 };
 use crate::{
+    model::Pid,
     output::Format,
     profile::{EndClass, Quality},
-    session::{BpfStats, Recording, Remark, SampledEvent, StopReason, Summary, Throttling},
+    session::{
+        BpfStats, Recording, Remark, SampledEvent, StopReason, Summary, TargetSummary, Throttling,
+    },
+    symbols::NameDiagnosis,
 };
+
+/// Processes that are named in the report.
+const BUSIEST: usize = 3;
 
 /// More lines than these are not read.
 const LINES_MAX: usize = 8;
@@ -41,6 +48,7 @@ pub(crate) fn report_lines(recording: &Recording, files: &[(Destination, Format)
         how_long(summary),
         cpu_seconds(cpu_time(summary))
     ));
+    lines.extend(busiest(recording));
     lines.extend(notes(recording));
     // The most important ones come first.
     lines.truncate(LINES_MAX);
@@ -69,7 +77,40 @@ pub(crate) fn bpf_line(bpf: &BpfStats) -> String {
 
 /// The targets in one line, for the heading of a picture.
 pub(crate) fn title(recording: &Recording) -> String {
-    who(&recording.summary)
+    match recording.profile.samples_by_process().as_slice() {
+        [(first, _), _, ..] => format!(
+            "{}: {} and others",
+            who(&recording.summary),
+            named(&recording.summary, *first)
+        ),
+        _ => who(&recording.summary),
+    }
+}
+
+/// Of several processes, those with the most samples.
+fn busiest(recording: &Recording) -> Option<String> {
+    let samples = recording.profile.samples_by_process();
+    if samples.len() < 2 {
+        return None;
+    }
+    let all: u64 = samples.iter().map(|(_, count)| count).sum();
+    let shown = samples.iter().take(BUSIEST).map(|(pid, count)| {
+        let name = named(&recording.summary, *pid);
+        format!("{name} {}", percent(*count, all))
+    });
+    let mut line = format!("most samples: {}", shown.collect::<Vec<_>>().join(", "));
+    if let Some(more) = samples.len().checked_sub(BUSIEST).filter(|more| *more > 0) {
+        // Writing to a `String` cannot fail.
+        let _ = write!(line, "; and {more} more");
+    }
+    Some(line)
+}
+
+/// `app.py [4242]`.
+fn named(summary: &Summary, pid: Pid) -> String {
+    let target = summary.targets.iter().find(|target| target.pid == pid);
+    let label = target.map_or_else(|| "process".to_owned(), |target| visible(&target.label));
+    format!("{label} [{pid}]")
 }
 
 /// The recording in one line, below that heading.
@@ -248,6 +289,16 @@ fn remark(remark: &Remark) -> String {
              kernel.perf_event_paranoid = 1"
                 .to_owned()
         }
+        Remark::SharedPerfMap { pid, rival, frames } => format!(
+            "{} have two names each: pid {rival} writes the same /tmp/perf-PID.map as pid {pid}, whose pid it has in its \
+             own container; give each a /tmp of its own",
+            counted(*frames, "frame")
+        ),
+        Remark::NotPermitted(count) => format!(
+            "{} could not be looked into, and {} not recorded: that takes sudo or CAP_SYS_PTRACE",
+            if *count == 1 { "1 process".to_owned() } else { format!("{} processes", grouped(*count)) },
+            if *count == 1 { "was" } else { "were" }
+        ),
         Remark::KernelStacksFailed(count) => {
             format!("the kernel's part of {} could not be read", counted(*count, "stack"))
         }
@@ -279,7 +330,7 @@ fn remark(remark: &Remark) -> String {
             } else {
                 "child processes that ran Python were"
             };
-            format!("{what} not recorded (pid {}{more}): give the pid of one that runs with --pid", shown.join(", "))
+            format!("{what} not recorded (pid {}{more}): -s records them too", shown.join(", "))
         }
     }
 }
@@ -297,11 +348,15 @@ fn python_share(quality: &Quality) -> Option<String> {
     ))
 }
 
-/// The advice for the first target that needs some, and for how many others it holds.
+/// The advice for the first target that needs some, and for how many others it holds. That a program is no Python is no
+/// news where another one is.
 fn name_advice(summary: &Summary) -> Vec<String> {
+    let is_python = |target: &&TargetSummary| target.names != NameDiagnosis::NotPython;
+    let some_python = summary.targets.iter().any(|target| is_python(&target));
     let mut in_need = summary
         .targets
         .iter()
+        .filter(|target| !some_python || is_python(target))
         .filter_map(|target| Some(advice(target, summary)).filter(|lines| !lines.is_empty()));
     let mut lines = in_need.next().unwrap_or_default();
     let others = in_need.count();
@@ -319,18 +374,16 @@ fn who(summary: &Summary) -> String {
     match summary.targets.as_slice() {
         [] => "no process".to_owned(),
         [target] => format!("pid {} ({})", target.pid, short_command(target)),
-        [first, ..] => format!(
-            "{} processes (pid {} {} and others)",
-            summary.targets.len(),
-            first.pid,
-            short_command(first)
-        ),
+        targets => format!("{} processes", grouped(targets.len() as u64)),
     }
 }
 
 fn how_long(summary: &Summary) -> String {
     let time = seconds(summary.elapsed);
     match summary.stop {
+        StopReason::TargetExited if summary.targets.len() > 1 => {
+            format!("until all of them had exited after {time}")
+        }
         StopReason::TargetExited => format!("until the target exited after {time}"),
         StopReason::Interrupted | StopReason::Duration => format!("in {time}"),
     }

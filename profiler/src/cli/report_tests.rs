@@ -4,7 +4,10 @@ use super::*;
 use crate::{
     model::{Hz, Pid},
     process::PythonInfo,
-    profile::{EndClass, Profile, Quality},
+    profile::{
+        EndClass, Profile, Quality,
+        testing::{Builder, python},
+    },
     session::{TargetSummary, Unsampled},
     symbols::NameDiagnosis,
 };
@@ -12,8 +15,8 @@ use crate::{
 fn target(names: NameDiagnosis) -> TargetSummary {
     TargetSummary {
         pid: Pid(4242),
+        label: "app.py".to_owned(),
         command: "python app.py".to_owned(),
-        comm: "python".to_owned(),
         samples: 2_970,
         python: PythonInfo {
             version: Some((3, 12)),
@@ -251,7 +254,7 @@ fn an_idle_target_is_told_from_a_failure() {
     idle.summary.remarks = vec![Remark::ChildrenNotRecorded(vec![Pid(7), Pid(8)])];
     assert_eq!(
         nothing_to_draw(&idle)[1],
-        "child processes that ran Python were not recorded (pid 7, 8): give the pid of one that runs with --pid"
+        "child processes that ran Python were not recorded (pid 7, 8): -s records them too"
     );
 }
 
@@ -295,4 +298,75 @@ fn the_subtitle_fits_one_line() {
         subtitle(&recording(good())),
         "2,970 samples at 99 Hz (cycles) in 30.0 s, 100 % of the stacks complete"
     );
+}
+
+/// A recording of so many processes, the later ones with more samples.
+fn several(processes: u32) -> Recording {
+    let mut builder = Builder::new(false);
+    let mut recording = recording(good());
+    recording.summary.targets.clear();
+    for number in 1..=processes {
+        builder.add_with(&[python("f", "/m.py")], u64::from(number), |sample| {
+            sample.pid = Pid(number);
+        });
+        recording.summary.targets.push(TargetSummary {
+            pid: Pid(number),
+            label: "gunicorn: worker\u{1b}[31m".to_owned(),
+            ..target(NameDiagnosis::Named)
+        });
+    }
+    recording.profile = builder.finish();
+    recording
+}
+
+#[test]
+fn of_several_processes_the_busiest_are_named() {
+    let lines = report_lines(&several(5), &svg());
+    assert!(lines[1].contains(" of 5 processes in 30.0 s"), "{lines:#?}");
+    assert_eq!(
+        lines[2],
+        "most samples: gunicorn: worker\\x1b[31m [5] 33.3 %, gunicorn: worker\\x1b[31m [4] 26.7 %, \
+         gunicorn: worker\\x1b[31m [3] 20.0 %; and 2 more"
+    );
+    assert!(lines.len() <= LINES_MAX);
+    assert_eq!(
+        title(&several(2)),
+        "2 processes: gunicorn: worker\\x1b[31m [2] and others"
+    );
+    assert!(!report_lines(&several(3), &[])[1].contains("more"));
+    assert!(
+        !report_lines(&several(1), &[])
+            .iter()
+            .any(|line| line.contains("most samples"))
+    );
+    let mut exited = several(2);
+    exited.summary.stop = StopReason::TargetExited;
+    assert!(report_lines(&exited, &[])[0].contains("until all of them had exited"));
+}
+
+#[test]
+fn a_shell_among_pythons_needs_no_advice() {
+    let mut recording = several(2);
+    recording.summary.targets[0].names = NameDiagnosis::NotPython;
+    assert_eq!(name_advice(&recording.summary), [""; 0]);
+    recording.summary.targets[1].names = NameDiagnosis::NotPython;
+    let advice = name_advice(&recording.summary).concat();
+    assert!(
+        advice.contains("not a CPython") && advice.contains("1 more"),
+        "{advice}"
+    );
+}
+
+#[test]
+fn processes_that_may_not_be_looked_into_are_counted() {
+    for (count, words) in [
+        (1, "1 process could not"),
+        (2_000, "2,000 processes could not"),
+    ] {
+        let line = remark(&Remark::NotPermitted(count));
+        assert!(
+            line.contains(words) && line.contains("CAP_SYS_PTRACE"),
+            "{line}"
+        );
+    }
 }

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     model::{Hz, Pid},
     output::Format,
+    process::Container,
     profile::View,
 };
 
@@ -30,6 +31,8 @@ use crate::{
 )]
 pub(crate) struct Settings {
     pub(crate) target: Target,
+    pub(crate) subprocesses: bool,
+    pub(crate) merge_processes: bool,
     pub(crate) duration: Option<Duration>,
     pub(crate) frequency: Hz,
     pub(crate) kernel_stacks: bool,
@@ -43,8 +46,14 @@ pub(crate) struct Settings {
 /// What to record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// A process that runs.
-    Pid(Pid),
+    /// Processes that run. Never empty.
+    Pids(Vec<Pid>),
+    /// All Pythons.
+    AllPython,
+    /// What is in a control group.
+    Cgroup(PathBuf),
+    /// What is in a container of this id.
+    Container(String),
     /// A program to be started, with its arguments. Never empty.
     Command(Vec<OsString>),
 }
@@ -52,7 +61,7 @@ pub(crate) enum Target {
 /// Where the result goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outputs {
-    /// A new file, named after the pid and the time.
+    /// A new file, named after the pid, where there is one, and the time.
     New(Format),
     /// These.
     Given(Vec<(Destination, Format)>),
@@ -78,8 +87,17 @@ impl fmt::Display for Destination {
 
 /// Which options were typed, as opposed to found in the environment: what is typed wins.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each option that matters"
+)]
 pub(crate) struct Typed {
     pid: bool,
+    all_python: bool,
+    cgroup: bool,
+    container: bool,
+    /// Or in the environment: what is not said is left to the kind of target.
+    subprocesses: bool,
     view: bool,
     native: bool,
 }
@@ -90,6 +108,12 @@ impl Typed {
         let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
         Self {
             pid: typed("pid"),
+            all_python: typed("all_python"),
+            cgroup: typed("cgroup"),
+            container: typed("container"),
+            subprocesses: matches
+                .value_source("subprocesses")
+                .is_some_and(|source| source != ValueSource::DefaultValue),
             view: typed("view"),
             native: typed("native"),
         }
@@ -101,11 +125,17 @@ impl Settings {
     pub(crate) fn check(args: RecordArgs, typed: Typed) -> Result<Self, clap::Error> {
         let RecordArgs {
             pid,
+            all_python,
+            cgroup,
+            container,
+            subprocesses,
+            no_subprocesses,
             command,
             duration,
             frequency,
             kernel,
             threads,
+            merge_processes,
             output,
             format,
             view,
@@ -114,8 +144,24 @@ impl Settings {
             verbose: _, // read when logging is set up
             bpf_stats,
         } = args;
+        let subprocesses = match (no_subprocesses, typed.subprocesses) {
+            (true, _) => false,
+            (false, true) => subprocesses,
+            (false, false) => !command.is_empty(),
+        };
         Ok(Self {
-            target: target(pid, command, typed)?,
+            target: target(
+                Chosen {
+                    pid,
+                    all_python,
+                    cgroup,
+                    container,
+                },
+                command,
+                typed,
+            )?,
+            subprocesses,
+            merge_processes,
             duration: duration.as_deref().map(checked_duration).transpose()?,
             frequency: Hz(frequency),
             kernel_stacks: kernel,
@@ -129,12 +175,15 @@ impl Settings {
 }
 
 impl Outputs {
-    /// The files and formats, now that the pid is known.
-    pub(crate) fn resolve(&self, pid: Pid, now: SystemTime) -> Vec<(Destination, Format)> {
+    /// The files and formats, now that the pid is known; `None` where there may be several.
+    pub(crate) fn resolve(&self, pid: Option<Pid>, now: SystemTime) -> Vec<(Destination, Format)> {
         match self {
             Self::Given(outputs) => outputs.clone(),
             Self::New(format) => {
-                let stem = format!("pyprof-{pid}-{}", utc_stamp(now));
+                let stem = match pid {
+                    Some(pid) => format!("pyprof-{pid}-{}", utc_stamp(now)),
+                    None => format!("pyprof-{}", utc_stamp(now)),
+                };
                 let path = unused_name(&stem, format.file_extensions()[0]);
                 vec![(Destination::File(path), *format)]
             }
@@ -159,19 +208,65 @@ fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-fn target(pid: Option<u32>, command: Vec<OsString>, typed: Typed) -> Result<Target, clap::Error> {
-    match (pid, command.is_empty()) {
-        (Some(_), false) if typed.pid => Err(usage(
-            ErrorKind::ArgumentConflict,
-            "--pid and a command exclude each other: record one or the other",
-        )),
-        (_, false) => Ok(Target::Command(command)),
-        (Some(pid), true) => Ok(Target::Pid(Pid(pid))),
-        (None, true) => Err(usage(
-            ErrorKind::MissingRequiredArgument,
-            "nothing to record: give a process, `--pid 4242`, or a command, `-- python app.py`",
-        )),
+/// What was said of the processes to record, by whatever means.
+struct Chosen {
+    pid: Vec<u32>,
+    all_python: bool,
+    cgroup: Option<PathBuf>,
+    container: Option<String>,
+}
+
+impl Chosen {
+    /// The ways to choose that were used, each with its option and whether that was typed.
+    fn targets(self, typed: Typed) -> Vec<(Target, &'static str, bool)> {
+        let mut targets = Vec::new();
+        if !self.pid.is_empty() {
+            let pids = self.pid.into_iter().map(Pid).collect();
+            targets.push((Target::Pids(pids), "--pid", typed.pid));
+        }
+        if self.all_python {
+            targets.push((Target::AllPython, "--all-python", typed.all_python));
+        }
+        if let Some(path) = self.cgroup {
+            targets.push((Target::Cgroup(path), "--cgroup", typed.cgroup));
+        }
+        if let Some(id) = self.container {
+            targets.push((Target::Container(id), "--container", typed.container));
+        }
+        targets
     }
+}
+
+fn target(chosen: Chosen, command: Vec<OsString>, typed: Typed) -> Result<Target, clap::Error> {
+    let mut targets = chosen.targets(typed);
+    if !command.is_empty() {
+        targets.push((Target::Command(command), "a command", true));
+    }
+    if targets.iter().any(|(_, _, typed)| *typed) {
+        // What comes from the environment gives way.
+        targets.retain(|(_, _, typed)| *typed);
+    }
+    if let [(_, one, _), (_, other, _), ..] = targets.as_slice() {
+        return Err(usage(
+            ErrorKind::ArgumentConflict,
+            format!("{one} and {other} exclude each other: record one or the other"),
+        ));
+    }
+    let Some((target, ..)) = targets.pop() else {
+        return Err(usage(
+            ErrorKind::MissingRequiredArgument,
+            "nothing to record: give a process, `--pid 4242`, several, `--all-python`, or a command, `-- python app.py`",
+        ));
+    };
+    if let Target::Container(id) = &target {
+        Container::new(id).map_err(|reason| {
+            usage(
+                ErrorKind::ValueValidation,
+                format!("invalid value {id:?} for --container: {reason}"),
+            )
+        })?;
+    }
+    Ok(target)
 }
 
 fn checked_duration(text: &str) -> Result<Duration, clap::Error> {

@@ -24,11 +24,69 @@ fn file(path: &str, format: Format) -> (Destination, Format) {
 fn a_pid_is_enough() {
     let short = settings(&["--pid", "4242"]).unwrap();
     assert_eq!(short, settings(&["record", "-p", "4242"]).unwrap());
-    assert_eq!(short.target, Target::Pid(Pid(4242)));
+    assert_eq!(short.target, Target::Pids(vec![Pid(4242)]));
+    assert!(!short.subprocesses && !short.merge_processes);
     assert_eq!(short.frequency, Hz(99));
     assert_eq!(short.duration, None);
     assert_eq!(short.view, View::Python);
     assert_eq!(short.outputs, Outputs::New(Format::Svg));
+}
+
+#[test]
+fn processes_are_chosen_in_one_way_of_five() {
+    let target = |words: &[&str]| settings(words).map(|settings| settings.target);
+    for words in [&["-p", "7,9", "-p", "8"][..], &["--pid=7", "--pid=9,8"]] {
+        let pids = vec![Pid(7), Pid(9), Pid(8)];
+        assert_eq!(target(words).unwrap(), Target::Pids(pids));
+    }
+    assert_eq!(target(&["--all-python"]).unwrap(), Target::AllPython);
+    assert_eq!(
+        target(&["--cgroup", "/a.slice"]).unwrap(),
+        Target::Cgroup("/a.slice".into())
+    );
+    assert_eq!(
+        target(&["--container", "0123abcd"]).unwrap(),
+        Target::Container("0123abcd".to_owned())
+    );
+    for words in [
+        &["-p", "7", "--all-python"][..],
+        &["--cgroup", "/a", "--container", "0123abcd"],
+        &["--all-python", "--", "true"],
+    ] {
+        assert_eq!(
+            target(words).unwrap_err(),
+            ErrorKind::ArgumentConflict,
+            "{words:?}"
+        );
+    }
+    for words in [
+        &["--container", "my-app"][..],
+        &["--container", "ab"],
+        &["-p", "7,x"],
+        &["-p", "7,"],
+    ] {
+        assert_eq!(
+            target(words).unwrap_err(),
+            ErrorKind::ValueValidation,
+            "{words:?}"
+        );
+    }
+}
+
+#[test]
+fn children_are_recorded_if_asked_for_or_of_a_command() {
+    for (words, expected) in [
+        (&["-p", "7"][..], false),
+        (&["-p", "7", "-s"], true),
+        (&["-p", "7", "--subprocesses"], true),
+        (&["-p", "7", "-s", "--no-subprocesses"], false),
+        (&["-p", "7", "--no-subprocesses", "-s"], true),
+        (&["--", "true"], true),
+        (&["--no-subprocesses", "--", "true"], false),
+        (&["--all-python"], false),
+    ] {
+        assert_eq!(settings(words).unwrap().subprocesses, expected, "{words:?}");
+    }
 }
 
 #[test]
@@ -131,8 +189,12 @@ fn what_makes_no_sense_is_a_usage_error() {
 fn the_default_name_has_pid_and_time() {
     let now = UNIX_EPOCH + Duration::from_mins(29_932_950);
     assert_eq!(
-        Outputs::New(Format::Svg).resolve(Pid(4242), now),
+        Outputs::New(Format::Svg).resolve(Some(Pid(4242)), now),
         [file("pyprof-4242-20261129T183000Z.svg", Format::Svg)]
+    );
+    assert_eq!(
+        Outputs::New(Format::Folded).resolve(None, now),
+        [file("pyprof-20261129T183000Z.folded", Format::Folded)]
     );
 }
 

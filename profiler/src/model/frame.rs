@@ -26,6 +26,8 @@ pub enum ResolveMiss {
     FileUnreadable,
     /// Anonymous executable memory, and no line in the perf map covers it.
     NotInPerfMap,
+    /// Lines of different names in the perf map cover it, and two processes write that map.
+    Contested,
     /// No mapping of the process covers it.
     NoMapping,
     /// The kernel's symbols cannot be read (`kernel.kptr_restrict`).
@@ -82,6 +84,7 @@ impl fmt::Display for ResolveMiss {
             Self::NoSymbol => "no symbol",
             Self::FileUnreadable => "file unreadable",
             Self::NotInPerfMap => "not in the perf map",
+            Self::Contested => "named twice in a perf map that two processes write",
             Self::NoMapping => "not in any mapping",
             Self::KernelSymbols => "kernel symbols not readable",
         })

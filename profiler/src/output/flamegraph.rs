@@ -25,6 +25,9 @@ const HINT: &str = "open in a browser: click to zoom, Ctrl+F to search";
 const TITLE_CHARS_MAX: usize = 90;
 const SUBTITLE_CHARS_MAX: usize = 155;
 
+/// Longest command line in a tooltip, in characters: class paths and code after `-c` can be endless.
+const COMMAND_CHARS_MAX: usize = 2048;
+
 const FONT_SIZE: usize = 12;
 const FRAME_HEIGHT: usize = 17;
 const BACKGROUND: [u8; 3] = [255, 255, 255];
@@ -109,7 +112,14 @@ fn tooltip(function: &Function<'_>, miss: Option<&str>, quality: &Quality) -> St
             )
         }
         Function::NoFrames => "samples without a frame to show in this view".to_owned(),
-        Function::Process { .. } | Function::Thread { .. } => String::new(),
+        Function::Process {
+            pid,
+            name: Some(name),
+        } => format!(
+            "pid {pid}, {}",
+            name::clean(&name.command, COMMAND_CHARS_MAX)
+        ),
+        Function::Process { name: None, .. } | Function::Thread { .. } => String::new(),
     }
 }
 

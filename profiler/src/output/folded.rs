@@ -2,7 +2,7 @@
 //!
 //! A Python frame is written `py::NAME:FILE`, as CPython writes it into perf maps, so that what reads those reads these;
 //! a frame of compiled code is its symbol, or `module+0xoffset`; a kernel frame ends in `_[k]`. Where several processes
-//! or threads are told apart, they are the outermost frames: `command [pid 12]`, `name [34]`. A stack whose outer part
+//! or threads are told apart, they are the outermost frames: `app.py [12]`, `name [34]`. A stack whose outer part
 //! is missing begins with `[truncated]`.
 
 use std::io::{self, Write};
@@ -39,8 +39,8 @@ fn text(function: &Function<'_>) -> String {
         Function::Code(code) => code_text(code),
         Function::Process {
             pid,
-            name: Some(command),
-        } => format!("{} [pid {pid}]", clean(command)),
+            name: Some(name),
+        } => format!("{} [{pid}]", clean(&name.label)),
         Function::Process { pid, name: None } => format!("[pid {pid}]"),
         Function::Thread { tid, name } => {
             format!("{} [{tid}]", clean(&String::from_utf8_lossy(name)))

@@ -5,14 +5,20 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::{
     model::{Frame, FrameKind, Pid, ResolveMiss, Tid},
-    profile::{Profile, View, ViewFrame},
+    profile::{ProcessName, Profile, View, ViewFrame},
 };
 
 /// What makes two frames the same function: everything but the line that was executing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Function<'p> {
-    Process { pid: Pid, name: Option<&'p str> },
-    Thread { tid: Tid, name: &'p [u8] },
+    Process {
+        pid: Pid,
+        name: Option<&'p ProcessName>,
+    },
+    Thread {
+        tid: Tid,
+        name: &'p [u8],
+    },
     Truncated,
     NoFrames,
     Code(Code<'p>),

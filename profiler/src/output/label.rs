@@ -93,8 +93,8 @@ fn label(function: &Function<'_>, more_parts: usize) -> String {
         Function::Code(code) => code_label(code, more_parts),
         Function::Process {
             pid,
-            name: Some(command),
-        } => format!("{} [pid {pid}]", clean(command)),
+            name: Some(name),
+        } => format!("{} [{pid}]", clean(&name.label)),
         Function::Process { pid, name: None } => format!("pid {pid} [process]"),
         Function::Thread { tid, name } => {
             format!("{} [thread {tid}]", clean(&String::from_utf8_lossy(name)))

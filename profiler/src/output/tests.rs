@@ -7,7 +7,10 @@ use std::{env, fs, path::Path};
 use super::*;
 use crate::{
     model::{Avma, Frame, FrameKind, Pid, ResolveMiss, StackEnd, ThreadName, Tid},
-    profile::testing::{Builder, frame, native, python},
+    profile::{
+        ProcessName,
+        testing::{Builder, frame, native, python},
+    },
 };
 
 fn written(profile: &Profile, format: Format, view: View) -> String {
@@ -127,6 +130,13 @@ pub(super) fn typical() -> Profile {
     builder.finish()
 }
 
+fn process(label: &str, command: &str) -> ProcessName {
+    ProcessName {
+        label: label.to_owned(),
+        command: command.to_owned(),
+    }
+}
+
 /// Two processes, threads kept apart.
 fn several() -> Profile {
     let mut builder = Builder::new(true);
@@ -142,7 +152,7 @@ fn several() -> Profile {
     let mut profile = builder.finish();
     profile
         .process_names
-        .insert(Pid(7), "python worker.py --slot 3".to_owned());
+        .insert(Pid(7), process("worker.py", "python worker.py --slot 3"));
     profile
 }
 
@@ -208,6 +218,51 @@ fn processes_and_threads_are_the_outermost_frames() {
         "several.folded",
         &written(&several(), Format::Folded, View::Python),
     );
+}
+
+#[test]
+fn a_hostile_process_is_one_frame_and_its_command_line_in_the_tooltip() {
+    let mut profile = several();
+    let hostile = "a;b\n\u{1b}[31m</title><script>x</script>\u{202e} (3 samples, 99.9%)";
+    profile
+        .process_names
+        .insert(Pid(7), process(hostile, &format!("{hostile} --last")));
+    let folded = written(&profile, Format::Folded, View::Python);
+    let line = folded
+        .lines()
+        .find(|line| line.contains("[7]"))
+        .expect(&folded);
+    assert_eq!(
+        line.split(';').count(),
+        4,
+        "process, thread and two functions: {line}"
+    );
+    assert!(
+        !folded.contains('\u{1b}') && !folded.contains('\u{202e}'),
+        "{folded}"
+    );
+
+    let svg = written(&profile, Format::Svg, View::Python);
+    let titles = titles(&svg);
+    assert_eq!(titles.len(), 8, "{titles:#?}");
+    let title = titles
+        .iter()
+        .find(|title| title.contains("[7]"))
+        .expect("its frame");
+    assert!(title.contains("(pid 7, a\u{37e}b\\n\\x1b[31m"), "{title}");
+    assert!(
+        title.contains("[3 samples, 99.9%] --last, 2 samples, 40.00%)"),
+        "{title}"
+    );
+}
+
+#[test]
+fn merged_processes_have_no_frame() {
+    let mut profile = several();
+    profile.merge_processes = true;
+    let folded = written(&profile, Format::Folded, View::Python);
+    assert!(!folded.contains("worker.py"), "{folded}");
+    assert!(folded.contains("python [1];py::main:/m.py 3\n"), "{folded}");
 }
 
 #[test]

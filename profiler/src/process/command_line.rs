@@ -23,12 +23,35 @@ pub(super) struct Options {
     pub(super) ignores_environment: bool,
 }
 
+/// What `python` is to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Runs<'a> {
+    /// What is typed, or comes in by standard input.
+    #[default]
+    Input,
+    /// A file, a folder or an archive.
+    Script(&'a [u8]),
+    /// `-m`.
+    Module(&'a [u8]),
+    /// `-c`.
+    Code(&'a [u8]),
+}
+
 /// Reads `python`'s options, up to the script, `-c` or `-m`.
 ///
 /// The options that take a value are `-c`, `-m`, `-W`, `-X` and `--check-hash-based-pycs` (`_PyOS_GetOpt` in
 /// Python/getopt.c, CPython 3.12 to 3.15). `-X perf=0` is on: only the name is looked at (`config_init_perf_profiling`
 /// in Python/initconfig.c, CPython 3.12).
 pub(super) fn options(arguments: &[OsString]) -> Options {
+    read(arguments).0
+}
+
+/// What `python` is to run, by its arguments.
+pub(super) fn runs(arguments: &[OsString]) -> Runs<'_> {
+    read(arguments).1
+}
+
+fn read(arguments: &[OsString]) -> (Options, Runs<'_>) {
     let mut found = Options::default();
     let mut rest = arguments.iter().skip(1).map(|argument| argument.as_bytes());
     while let Some(argument) = rest.next() {
@@ -40,17 +63,29 @@ pub(super) fn options(arguments: &[OsString]) -> Options {
             .strip_prefix(b"-")
             .filter(|letters| !letters.is_empty())
         else {
-            break;
+            return (found, script(argument));
         };
         if letters == b"-" {
-            break;
+            return (found, rest.next().map_or(Runs::Input, script));
         }
         if letters.starts_with(b"-") {
             continue;
         }
         for (at, letter) in letters.iter().enumerate() {
             match letter {
-                b'c' | b'm' => return found,
+                b'c' | b'm' => {
+                    let attached = &letters[at + 1..];
+                    let value = if attached.is_empty() {
+                        rest.next().unwrap_or_default()
+                    } else {
+                        attached
+                    };
+                    let runs = match letter {
+                        b'c' => Runs::Code(value),
+                        _ => Runs::Module(value),
+                    };
+                    return (found, runs);
+                }
                 b'E' | b'I' => found.ignores_environment = true,
                 b'W' | b'X' => {
                     let attached = &letters[at + 1..];
@@ -68,7 +103,15 @@ pub(super) fn options(arguments: &[OsString]) -> Options {
             }
         }
     }
-    found
+    (found, Runs::Input)
+}
+
+fn script(argument: &[u8]) -> Runs<'_> {
+    if argument.is_empty() || argument == b"-" {
+        Runs::Input
+    } else {
+        Runs::Script(argument)
+    }
 }
 
 fn extended_option(value: &[u8]) -> Option<PerfSupport> {
@@ -137,6 +180,33 @@ mod tests {
             "python -X",
         ] {
             assert_eq!(perf(line), PerfSupport::Off, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_run_is_found_behind_the_options() {
+        let of = |line: &'static str| {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let text = |name: &[u8]| format!("{:?}", String::from_utf8_lossy(name));
+            match runs(&arguments) {
+                Runs::Input => "Input".to_owned(),
+                Runs::Script(name) => format!("Script({})", text(name)),
+                Runs::Module(name) => format!("Module({})", text(name)),
+                Runs::Code(name) => format!("Code({})", text(name)),
+            }
+        };
+        for (line, expected) in [
+            ("python x.py -m y", "Script(\"x.py\")"),
+            ("python -X perf -W error x.py", "Script(\"x.py\")"),
+            ("python -u -m http.server 80", "Module(\"http.server\")"),
+            ("python -umhttp.server", "Module(\"http.server\")"),
+            ("python -c pass x.py", "Code(\"pass\")"),
+            ("python -- -x.py", "Script(\"-x.py\")"),
+            ("python -", "Input"),
+            ("python -i", "Input"),
+            ("python -m", "Module(\"\")"),
+        ] {
+            assert_eq!(of(line), expected, "{line}");
         }
     }
 

@@ -1,16 +1,20 @@
 //! Facts about targets: what they are, what is mapped in them, what Python they run.
 
+mod cgroup;
 mod children;
 mod clock;
 mod command_line;
 mod elf;
 mod elf_extract;
 mod file;
+mod label;
 pub mod launch;
 mod mappings;
+mod namesakes;
 mod pace;
 mod process_map;
 mod python;
+mod select;
 mod status;
 mod target;
 mod tree;
@@ -24,9 +28,11 @@ pub use mappings::{
     MAPPINGS_MAX, Mapping, MappingKey, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
     read_executable_mappings,
 };
+pub use namesakes::{has_open, namesakes};
 pub use pace::Pace;
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_handle};
+pub use select::{Cgroup, Container, ContainerIdError, SelectError, Selector};
 pub use target::{Target, TargetError, perf_map_directory};
 pub use tree::descendants_of;
 pub use vdso::{vdso_file, vdso_image};

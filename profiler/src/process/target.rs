@@ -21,6 +21,7 @@ use rustix::{
 use crate::model::Pid;
 
 use super::{
+    label,
     launch::HELPER,
     status::{Stat, Status},
 };
@@ -202,12 +203,8 @@ impl Target {
 
     /// Its command line, arguments joined by spaces; `[name]` if it has none. Raw: may hold any character.
     pub fn command(&self) -> String {
-        let arguments = match self.arguments.as_slice() {
-            // What we launch is known by what it is going to be.
-            [_, first, command @ ..] if first == HELPER => command,
-            arguments => arguments,
-        };
-        let joined = arguments
+        let joined = self
+            .shown_arguments()
             .iter()
             .map(|argument| argument.to_string_lossy())
             .collect::<Vec<_>>()
@@ -216,6 +213,30 @@ impl Target {
             format!("[{}]", self.comm)
         } else {
             joined
+        }
+    }
+
+    /// What to call it, in a few words: its script, module or program, or the title it gave itself. Raw, as above.
+    pub fn label(&self) -> String {
+        label::process_label(self.shown_arguments(), &self.comm)
+    }
+
+    fn shown_arguments(&self) -> &[OsString] {
+        match self.arguments.as_slice() {
+            // What we launch is known by what it is going to be.
+            [_, first, command @ ..] if first == HELPER => command,
+            arguments => arguments,
+        }
+    }
+
+    /// Reads its arguments again, which it may have replaced by a title. Of a process that is gone, or about to be, they
+    /// stay as they were.
+    pub fn read_title(&mut self) {
+        if let Ok(command_line) = read(self.pid, "cmdline")
+            && !command_line.is_empty()
+            && self.is_alive()
+        {
+            self.arguments = arguments(&command_line);
         }
     }
 

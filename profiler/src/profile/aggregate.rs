@@ -117,6 +117,7 @@ impl Aggregator {
             quality: totals,
             locations,
             process_names: BTreeMap::new(),
+            merge_processes: false,
             stacks: self.stacks,
             threads: self.threads,
             counts,

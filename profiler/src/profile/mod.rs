@@ -34,12 +34,22 @@ pub struct Profile {
     pub quality: Quality,
     /// The names of all frames.
     pub locations: LocationTable,
-    /// What to call each process where several are shown (for example its command line). Optional: a process that is
-    /// not in it is shown by its pid.
-    pub process_names: BTreeMap<Pid, String>,
+    /// What to call each process where several are shown. Optional: a process that is not in it is shown by its pid.
+    pub process_names: BTreeMap<Pid, ProcessName>,
+    /// Show the stacks of all processes as those of one. Nothing is forgotten by it.
+    pub merge_processes: bool,
     stacks: StackTable,
     threads: IndexSet<Thread, FxBuildHasher>,
     counts: Vec<(CountKey, u64)>,
+}
+
+/// What to call a process. Raw: may hold any character.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessName {
+    /// A few words, to which its pid is added.
+    pub label: String,
+    /// Its command line, arguments joined by spaces.
+    pub command: String,
 }
 
 /// A thread, under the name it had when it was sampled: one that renames itself is two of these.
@@ -67,6 +77,17 @@ impl Profile {
         pids
     }
 
+    /// The processes that have samples, with their number, the most first.
+    pub fn samples_by_process(&self) -> Vec<(Pid, u64)> {
+        let mut samples = BTreeMap::new();
+        for (key, count) in &self.counts {
+            *samples.entry(key.pid).or_insert(0) += count;
+        }
+        let mut samples: Vec<(Pid, u64)> = samples.into_iter().collect();
+        samples.sort_by_key(|(pid, count)| (std::cmp::Reverse(*count), *pid));
+        samples
+    }
+
     /// The Python function most often seen innermost, as `name (file.py)`, and its share of the samples (0 to 1).
     pub fn hottest_python(&self) -> Option<(String, f64)> {
         let stacks = self
@@ -80,7 +101,7 @@ impl Profile {
     ///
     /// Two of the stacks may be equal (a view hides the frames in which they differ): their counts are to be added.
     pub fn folded_view(&self, view: View) -> impl Iterator<Item = ViewStack<'_>> {
-        let show_process = self.pids().len() > 1;
+        let show_process = !self.merge_processes && self.pids().len() > 1;
         self.counts
             .iter()
             .map(move |(key, count)| view::show(self, view, show_process, key, *count))

@@ -26,6 +26,8 @@ pub struct Quality {
     pub python_named: u64,
     /// Frames in trampoline-like code that no perf map names: most likely Python functions.
     pub python_unnamed: u64,
+    /// Those of them whose name may be another process's, which writes the same perf map.
+    pub contested: u64,
     /// Frames of compiled code (the interpreter's own included) that have a symbol.
     pub native_named: u64,
     /// Frames of compiled code shown as `module+0xoffset`.
@@ -43,6 +45,7 @@ pub struct Quality {
 pub(super) struct FrameCounts {
     python_named: u64,
     python_unnamed: u64,
+    contested: u64,
     native_named: u64,
     native_unnamed: u64,
 }
@@ -88,6 +91,7 @@ impl Quality {
             has_python |= counts.python_named > 0;
             self.python_named += counts.python_named * count;
             self.python_unnamed += counts.python_unnamed * count;
+            self.contested += counts.contested * count;
             self.native_named += counts.native_named * count;
             self.native_unnamed += counts.native_unnamed * count;
         }
@@ -110,6 +114,10 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                     (FrameKind::Python, Some(_))
                     | (FrameKind::Jit, Some(ResolveMiss::NotInPerfMap)) => {
                         counts.python_unnamed += 1;
+                    }
+                    (FrameKind::Jit, Some(ResolveMiss::Contested)) => {
+                        counts.python_unnamed += 1;
+                        counts.contested += 1;
                     }
                     (FrameKind::Native | FrameKind::Interpreter, None) => counts.native_named += 1,
                     (FrameKind::Native | FrameKind::Interpreter, Some(_)) => {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{EndClass, Profile, Thread, aggregate::CountKey};
+use super::{EndClass, ProcessName, Profile, Thread, aggregate::CountKey};
 use crate::model::{Frame, FrameKind, Pid};
 
 /// A way to look at stacks that hold everything.
@@ -31,7 +31,7 @@ pub enum ViewFrame<'p> {
         /// Its pid.
         pid: Pid,
         /// What to call it, where known.
-        name: Option<&'p str>,
+        name: Option<&'p ProcessName>,
     },
     /// The thread; only in a profile that keeps threads apart.
     Thread(&'p Thread),
@@ -76,7 +76,7 @@ pub(super) fn show<'p>(
         .and_then(|index| profile.threads.get_index(index as usize));
     let mut frames = Vec::with_capacity(stack.len() + 3);
     if show_process {
-        let name = profile.process_names.get(&key.pid).map(String::as_str);
+        let name = profile.process_names.get(&key.pid);
         frames.push(ViewFrame::Process { pid: key.pid, name });
     }
     frames.extend(thread.map(ViewFrame::Thread));
@@ -175,7 +175,9 @@ mod tests {
             .frames
             .iter()
             .map(|frame| match frame {
-                ViewFrame::Process { pid, name } => format!("{} [{pid}]", name.unwrap_or("?")),
+                ViewFrame::Process { pid, name } => {
+                    format!("{} [{pid}]", name.map_or("?", |name| &name.label))
+                }
                 ViewFrame::Thread(thread) => format!("tid {}", thread.tid),
                 ViewFrame::Truncated(_) => "[truncated]".to_owned(),
                 ViewFrame::NoFrames => "[no frames]".to_owned(),
@@ -351,12 +353,23 @@ mod tests {
             (s.pid, s.tid) = (Pid(2), Tid(2));
         });
         let mut profile = builder.finish();
-        profile.process_names.insert(Pid(2), "worker".to_owned());
+        let name = ProcessName {
+            label: "worker".to_owned(),
+            command: "python worker.py".to_owned(),
+        };
+        profile.process_names.insert(Pid(2), name);
         let shown: Vec<String> = profile
             .folded_view(View::Python)
             .map(|stack| names(&stack))
             .collect();
         assert_eq!(shown, ["? [1] > tid 1 > f", "worker [2] > tid 2 > f"]);
+        assert_eq!(profile.samples_by_process(), [(Pid(1), 1), (Pid(2), 1)]);
+        profile.merge_processes = true;
+        let merged: Vec<String> = profile
+            .folded_view(View::Python)
+            .map(|stack| names(&stack))
+            .collect();
+        assert_eq!(merged, ["tid 1 > f", "tid 2 > f"]);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(super) struct EndedPrograms {
     lingering: VecDeque<Ended>,
     told: Vec<TargetSummary>,
     complaints: BTreeSet<String>,
+    /// A process whose perf map another one writes as well, and that other one.
+    contested: Option<(Pid, Pid)>,
     unsampled: Unsampled,
 }
 
@@ -51,6 +53,7 @@ pub(super) struct EndedPrograms {
 pub(super) struct Finished {
     pub(super) targets: Vec<TargetSummary>,
     pub(super) complaints: Vec<String>,
+    pub(super) contested: Option<(Pid, Pid)>,
     pub(super) unsampled: Unsampled,
 }
 
@@ -97,6 +100,9 @@ impl EndedPrograms {
         let mut names = NameDiagnosis::NotPython;
         if let Some(retired) = retired {
             names = retired.names;
+            if let Some(rival) = retired.rival {
+                self.contested.get_or_insert((ended.pid, rival));
+            }
             if self.complaints.len() < TOLD_MAX {
                 self.complaints.extend(retired.complaints);
             }
@@ -116,7 +122,7 @@ impl EndedPrograms {
         self.told.push(TargetSummary {
             pid: ended.pid,
             command: identity.command.to_string(),
-            comm: identity.comm.to_string(),
+            label: identity.label.to_string(),
             python: identity.python,
             cpu_time: ended.cpu_time,
             samples,
@@ -138,6 +144,7 @@ impl EndedPrograms {
         Finished {
             targets: self.told,
             complaints: self.complaints.into_iter().collect(),
+            contested: self.contested,
             unsampled: self.unsampled,
         }
     }

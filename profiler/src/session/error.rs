@@ -4,11 +4,17 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::{kernel::KernelError, process::TargetError};
+use crate::{
+    kernel::KernelError,
+    process::{SelectError, TargetError},
+};
 
 /// Why a recording could not be made.
 #[derive(Debug, Error)]
 pub enum SessionError {
+    /// There are no processes to record.
+    #[error("nothing to record")]
+    Select(#[from] SelectError),
     /// The target cannot be profiled.
     #[error("cannot profile this process")]
     Target(#[from] TargetError),

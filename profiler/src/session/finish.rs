@@ -9,7 +9,7 @@ use super::{
 use crate::{
     kernel::{Counters, RateLimits},
     model::{Pid, ResolveMiss},
-    profile::Profile,
+    profile::{ProcessName, Profile},
 };
 
 /// How long names may take to arrive after the recording.
@@ -45,6 +45,8 @@ impl Session {
         for stack in &late {
             self.add_finished(stack);
         }
+        let refused = self.targets.refused;
+        self.targets.read_titles(true);
         let mut stages = Stages {
             builder: &self.builder,
             resolver: &mut self.resolver,
@@ -52,6 +54,7 @@ impl Session {
         let Finished {
             targets,
             complaints: refusals,
+            contested,
             unsampled,
         } = self.targets.finish(&mut stages);
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
@@ -60,9 +63,27 @@ impl Session {
         profile.quality.finished_in_user_space = self.finished_in_user_space;
         profile.process_names = targets
             .iter()
-            .map(|target| (target.pid, target.command.clone()))
+            .map(|target| {
+                let name = ProcessName {
+                    label: target.label.clone(),
+                    command: target.command.clone(),
+                };
+                (target.pid, name)
+            })
             .collect();
         let mut remarks = Vec::new();
+        if refused > 0 {
+            remarks.push(Remark::NotPermitted(refused));
+        }
+        if let Some((pid, rival)) = contested
+            && profile.quality.contested > 0
+        {
+            remarks.push(Remark::SharedPerfMap {
+                pid,
+                rival,
+                frames: profile.quality.contested,
+            });
+        }
         if counters.kernel_stack_failed > 0 {
             remarks.push(Remark::KernelStacksFailed(counters.kernel_stack_failed));
         }

@@ -25,7 +25,8 @@ const COMMAND_BYTES_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) command: Arc<str>,
-    pub(super) comm: Arc<str>,
+    /// A few words for it.
+    pub(super) label: Arc<str>,
     pub(super) python: PythonInfo,
 }
 
@@ -96,9 +97,14 @@ impl Followed {
             python: PythonInfo::unknown(),
             ..self.identity.clone()
         };
-        self.young_until = Some(Instant::now() + YOUNG_FOR);
+        self.begins();
         self.news = News::Program;
         (before, std::mem::replace(&mut self.identity, nothing))
+    }
+
+    /// It has just begun with its program.
+    pub(super) fn begins(&mut self) {
+        self.young_until = Some(Instant::now() + YOUNG_FOR);
     }
 
     /// Its first moments, in which it is looked at more often.
@@ -180,6 +186,15 @@ impl Followed {
         }
     }
 
+    /// Processes change their titles: gunicorn's workers say what they are some time after they were forked. One that has
+    /// exited keeps the last that was seen.
+    pub(super) fn read_title(&mut self) {
+        if let Some(target) = &mut self.target {
+            target.read_title();
+            self.identity = Identity::of(target, self.identity.python.clone());
+        }
+    }
+
     /// It was found to be gone. True if it was so the last time, too: then nothing more will come of it.
     pub(super) fn was_gone_before(&mut self) -> bool {
         std::mem::replace(&mut self.seen_gone, true)
@@ -197,7 +212,7 @@ impl Identity {
     pub(super) fn of(target: &Target, python: PythonInfo) -> Self {
         Self {
             command: target.command().into(),
-            comm: target.comm.as_str().into(),
+            label: target.label().into(),
             python,
         }
     }

@@ -9,6 +9,7 @@ mod record;
 mod settings;
 mod summary;
 mod targets;
+mod unmet;
 
 pub use error::SessionError;
 pub use record::record;

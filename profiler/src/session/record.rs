@@ -188,10 +188,12 @@ impl Session {
     fn begin(settings: &RecordSettings) -> Result<Self, SessionError> {
         limits::raise();
         let following = Following {
-            forks: settings.subprocesses,
-            all_execs: false,
+            // Children of those that are selected by what they are belong as well, or are left out when they run
+            // something else.
+            forks: settings.subprocesses || settings.selector.is_open(),
+            all_execs: settings.selector.is_open(),
         };
-        let mut targets = Targets::check(&settings.pids, following.forks)?;
+        let mut targets = Targets::select(&settings.selector, settings.subprocesses)?;
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
         let sizes = MapSizes::for_text(targets.text_bytes(), following);
         let mut kernel = KernelSide::load(&features, sizes, settings.kernel_stacks, following)?;
@@ -206,7 +208,7 @@ impl Session {
             builder: &builder,
             resolver: &mut resolver,
         };
-        targets.introduce(&mut stages, following.forks);
+        targets.introduce(&mut stages);
         builder.settle(TABLES_PATIENCE);
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
@@ -409,6 +411,7 @@ impl Session {
         }
         let (targets, mut stages) = self.targets_and_stages();
         targets.revisit(&mut stages);
+        targets.read_titles(false);
         self.look_for_children();
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{Hz, Pid};
+use crate::{model::Hz, process::Selector};
 
 /// A recording, as `cli` asks for it.
 #[derive(Clone, Debug)]
@@ -12,8 +12,8 @@ use crate::model::{Hz, Pid};
 )]
 pub struct RecordSettings {
     /// The processes to sample.
-    pub pids: Vec<Pid>,
-    /// And all that descend from them, now and later.
+    pub selector: Selector,
+    /// Their child processes too, with all descendants.
     pub subprocesses: bool,
     /// Samples per second and CPU.
     pub frequency: Hz,

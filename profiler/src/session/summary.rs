@@ -64,6 +64,18 @@ pub enum Remark {
     KernelStacksFailed(u64),
     /// So many mapped files have unwind rows beyond what there is room for.
     NoRoomForRows(u64),
+    /// A process that has the same pid in another container writes the same perf map: so many frames have no name,
+    /// because either may be meant.
+    SharedPerfMap {
+        /// The target.
+        pid: Pid,
+        /// The other process.
+        rival: Pid,
+        /// Frames without a name, of all targets.
+        frames: u64,
+    },
+    /// So many processes that were selected may not be looked into, and were not recorded.
+    NotPermitted(u64),
     /// These processes, started by a target, ran Python and were not recorded.
     ChildrenNotRecorded(Vec<Pid>),
     /// Children were to be recorded, but this kernel does not tell of them.
@@ -80,10 +92,10 @@ pub enum Remark {
 pub struct TargetSummary {
     /// Its pid.
     pub pid: Pid,
+    /// What to call it: short, see [`Target::label`](crate::process::Target::label).
+    pub label: String,
     /// Its command line, arguments joined by spaces.
     pub command: String,
-    /// Its short name.
-    pub comm: String,
     /// Samples of it.
     pub samples: u64,
     /// Its interpreter.

@@ -13,33 +13,22 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use super::{
+    SessionError,
     ended::{EndedKind, EndedPrograms, Finished},
-    followed::{Followed, Identity, News, mappings_of},
+    followed::{Followed, News, mappings_of},
+    unmet::{Child, UnmetChildren},
 };
 use crate::{
     model::{ImageId, Pid, ProcessChange, ProcessEvent},
-    process::{Pace, Target, TargetError, descendants_of},
+    process::{Pace, Selector, Target, TargetError, descendants_of},
     symbols::{ForkedChild, Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
 };
 
-/// Children that are waiting to be met. Live processes are not more than the kernel side has room for, but events may
-/// be lost.
-const CHILDREN_MAX: usize = 65_536;
-/// Forks without a met process between two that are met.
-const BETWEEN_MAX: usize = 16;
-
-/// A child that has not been met.
-struct Child {
-    /// The program that it was forked from, as far as that was met.
-    from: ImageId,
-    /// Pids, in their own namespaces, of those between.
-    between: Vec<u32>,
-    ns_pid: u32,
-    since_boot: Duration,
-    identity: Identity,
-}
-
+/// What processes call themselves is read this often: some twenty microseconds for each.
+const TITLES_AGAIN: Duration = Duration::from_secs(2);
+/// Processes that belong without having run a program since the recording began are looked for this often.
+const SELECT_AGAIN: Duration = Duration::from_secs(2);
 /// The stages that must know of processes.
 pub(super) struct Stages<'s> {
     pub(super) builder: &'s TableBuilder,
@@ -48,8 +37,12 @@ pub(super) struct Stages<'s> {
 
 /// All processes of a recording.
 pub(super) struct Targets {
+    selector: Selector,
+    trees: bool,
+    /// Processes that belong, and that we may not look into.
+    pub(super) refused: u64,
     followed: FxHashMap<Pid, Followed>,
-    children: FxHashMap<Pid, Child>,
+    children: UnmetChildren,
     ended: EndedPrograms,
     /// Those that were asked for, and the handle by which their end is known.
     roots: BTreeMap<Pid, OwnedFd>,
@@ -58,28 +51,49 @@ pub(super) struct Targets {
     /// Looking at all of them.
     pace: Pace,
     next_image: u32,
+    titles_read: Instant,
+    selected: Instant,
 }
 
 impl Targets {
-    /// Checks the processes, and reads what is mapped in them. `trees`: and in all that descend from them.
-    pub(super) fn check(pids: &[Pid], trees: bool) -> Result<Self, TargetError> {
+    /// The processes that are selected now, and what is mapped in them. All that were given by pid must be fit; of the
+    /// others, those that have exited are left out, and those that we may not look into are counted. `trees`: with all
+    /// that descend from them.
+    pub(super) fn select(selector: &Selector, trees: bool) -> Result<Self, SessionError> {
         let mut targets = Self {
+            selector: selector.clone(),
+            trees,
+            refused: 0,
             followed: FxHashMap::default(),
-            children: FxHashMap::default(),
+            children: UnmetChildren::default(),
             ended: EndedPrograms::default(),
             roots: BTreeMap::new(),
             dirty: BTreeSet::new(),
             pace: Pace::default(),
             next_image: 1,
+            titles_read: Instant::now(),
+            selected: Instant::now(),
         };
-        for &pid in pids {
-            let target = Target::check(pid)?;
-            let exited = target.exited().map_err(|source| TargetError::Proc {
-                path: format!("the handle of process {pid}"),
-                source,
-            })?;
-            targets.roots.insert(pid, exited);
-            targets.attach(target);
+        let mut refusal = None;
+        for pid in selector.scan()? {
+            match Target::check(pid) {
+                Ok(target) => {
+                    if !selector.is_open() {
+                        targets.roots.insert(pid, handle_of(&target)?);
+                    }
+                    targets.attach(target);
+                }
+                Err(error) if selector.is_open() => {
+                    targets.refused += u64::from(matches!(error, TargetError::NotPermitted { .. }));
+                    refusal = Some(error);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(error) = refusal
+            && targets.followed.is_empty()
+        {
+            return Err(error.into());
         }
         if trees {
             targets.attach_descendants(|_, _| {});
@@ -114,7 +128,7 @@ impl Targets {
     }
 
     fn knows(&self, pid: Pid) -> bool {
-        self.followed.contains_key(&pid) || self.children.contains_key(&pid)
+        self.followed.contains_key(&pid) || self.children.contains(pid)
     }
 
     /// Bytes of executable memory of all processes, from files; what several of them map counts once.
@@ -133,17 +147,42 @@ impl Targets {
         files.values().sum()
     }
 
-    /// Makes all of them known to the other stages. From here on the kernel side follows them; `trees`: children that
-    /// were made until now are looked for once more.
-    pub(super) fn introduce(&mut self, stages: &mut Stages<'_>, trees: bool) {
+    /// Makes all of them known to the other stages. From here on the kernel side follows them; those that came until now
+    /// are looked for once more.
+    pub(super) fn introduce(&mut self, stages: &mut Stages<'_>) {
         let pids: Vec<Pid> = self.followed.keys().copied().collect();
         for pid in pids {
             self.introduce_one(pid, stages);
         }
-        if trees {
+        if self.trees {
             // The kernel side must know the parents first.
             stages.builder.settle(Duration::from_secs(1));
             self.attach_descendants(|targets, pid| targets.introduce_one(pid, stages));
+        }
+        self.select_newcomers(stages);
+    }
+
+    /// Takes in processes that belong and are not known yet: those that came while this was set up, were moved to the
+    /// control group, or have loaded their libpython since.
+    fn select_newcomers(&mut self, stages: &mut Stages<'_>) {
+        if !self.selector.is_open() || self.pace.is_resting() {
+            return;
+        }
+        let began = Instant::now();
+        for pid in self.selector.scan().unwrap_or_default() {
+            if !self.knows(pid) {
+                self.take_in(pid, stages);
+            }
+        }
+        self.selected = Instant::now();
+        self.pace.spent(began.elapsed());
+    }
+
+    /// Makes a process that belongs a target.
+    fn take_in(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+        if let Ok(target) = Target::check(pid) {
+            self.attach(target);
+            self.introduce_one(pid, stages);
         }
     }
 
@@ -179,7 +218,7 @@ impl Targets {
         if let Some(entry) = self.followed.get(&pid) {
             return entry.image;
         }
-        if self.children.contains_key(&pid) {
+        if self.children.contains(pid) {
             return self.meet(pid, stages);
         }
         // Its fork was not told: the event found no room in the ring.
@@ -202,7 +241,7 @@ impl Targets {
 
     /// Begins with a child that has been waiting: with all that its parent had.
     fn meet(&mut self, pid: Pid, stages: &mut Stages<'_>) -> ImageId {
-        let Some(child) = self.children.remove(&pid) else {
+        let Some(child) = self.children.take(pid) else {
             return ImageId::default();
         };
         let image = self.new_image();
@@ -242,39 +281,37 @@ impl Targets {
     }
 
     fn forked(&mut self, pid: Pid, parent: Pid, ns_pid: u32, since_boot: Duration) {
-        if self.children.len() >= CHILDREN_MAX {
-            return;
-        }
-        let child = if let Some(entry) = self.followed.get(&parent) {
-            Child {
+        let child = match self.followed.get(&parent) {
+            Some(entry) => Some(Child {
                 from: entry.image,
                 between: Vec::new(),
                 ns_pid,
                 since_boot,
                 identity: entry.identity.clone(),
-            }
-        } else if let Some(before) = self.children.get(&parent) {
-            let mut between = vec![before.ns_pid];
-            between.extend(before.between.iter().take(BETWEEN_MAX - 1));
-            Child {
-                from: before.from,
-                between,
-                ns_pid,
-                since_boot,
-                identity: before.identity.clone(),
-            }
-        } else {
-            return;
+            }),
+            None => self.children.forked(parent, ns_pid, since_boot),
         };
-        self.children.insert(pid, child);
+        if let Some(child) = child {
+            self.children.add(pid, child);
+        }
     }
 
     fn executed(&mut self, pid: Pid, since_boot: Duration, stages: &mut Stages<'_>) {
-        if self.children.contains_key(&pid) {
+        if self.children.contains(pid) {
             self.meet(pid, stages);
         }
         let image = self.new_image();
         let Some(entry) = self.followed.get_mut(&pid) else {
+            if self.selector.is_open() && !self.pace.is_resting() {
+                let began = Instant::now();
+                if self.selector.admits(pid) {
+                    self.take_in(pid, stages);
+                    if let Some(entry) = self.followed.get_mut(&pid) {
+                        entry.begins();
+                    }
+                }
+                self.pace.spent(began.elapsed());
+            }
             return;
         };
         let (before, identity) = entry.replaced(image);
@@ -282,13 +319,19 @@ impl Targets {
         stages.builder.runs(pid, image);
         let kind = EndedKind::Replaced;
         self.ended.push(pid, before, identity, Duration::ZERO, kind);
+        if self.selector.is_open() && !self.trees && !self.selector.admits(pid) {
+            // A Python has started something that is none.
+            stages.builder.forget(pid, image, true);
+            self.followed.remove(&pid);
+            return;
+        }
         self.mark(pid);
         self.look(pid, stages);
     }
 
     /// A process has ended; `cpu_time` in all, where that is known.
     fn exited(&mut self, pid: Pid, cpu_time: Option<Duration>, stages: &mut Stages<'_>) {
-        if self.children.remove(&pid).is_some() {
+        if self.children.take(pid).is_some() {
             self.ended.add_unmet(1, cpu_time.unwrap_or_default());
             return;
         }
@@ -311,7 +354,7 @@ impl Targets {
 
     /// A process's mappings have changed.
     pub(super) fn mapped(&mut self, pid: Pid, stages: &mut Stages<'_>) {
-        if self.children.contains_key(&pid) {
+        if self.children.contains(pid) {
             self.meet(pid, stages);
         }
         self.note(pid, News::Mappings);
@@ -396,6 +439,9 @@ impl Targets {
         for pid in gone {
             self.lost_sight_of(pid, stages);
         }
+        if self.selected.elapsed() >= SELECT_AGAIN {
+            self.select_newcomers(stages);
+        }
     }
 
     /// A process has no handle, or one that says that it has ended.
@@ -418,6 +464,19 @@ impl Targets {
         }
     }
 
+    /// Processes change their titles: they are read from time to time; `at_once`: now.
+    pub(super) fn read_titles(&mut self, at_once: bool) {
+        if !at_once && (self.titles_read.elapsed() < TITLES_AGAIN || self.pace.is_resting()) {
+            return;
+        }
+        let began = Instant::now();
+        for entry in self.followed.values_mut() {
+            entry.read_title();
+        }
+        self.pace.spent(began.elapsed());
+        self.titles_read = Instant::now();
+    }
+
     /// Notes the CPU time of those that were asked for, which cannot be read any more once they are gone.
     pub(super) fn note_cpu_time(&self) {
         for pid in self.roots.keys() {
@@ -431,12 +490,7 @@ impl Targets {
     fn forget(&mut self, stages: &mut Stages<'_>, all: bool) {
         while let Some(ended) = self.ended.next_to_forget(all) {
             // Its children have a claim on what it leaves.
-            let heirs: Vec<Pid> = self
-                .children
-                .iter()
-                .filter(|(_, child)| child.from == ended.image)
-                .map(|(&pid, _)| pid)
-                .collect();
+            let heirs = self.children.heirs_of(ended.image);
             for pid in heirs {
                 self.meet(pid, stages);
             }
@@ -458,7 +512,7 @@ impl Targets {
 
     /// All those that were asked for have exited.
     pub(super) fn all_exited(&self) -> bool {
-        self.roots.values().all(has_exited)
+        !self.roots.is_empty() && self.roots.values().all(has_exited)
     }
 
     /// Those that were asked for: handles that become readable when they exit.
@@ -503,13 +557,20 @@ impl Targets {
         for pid in pids {
             self.exited(pid, None, stages);
         }
-        self.ended
-            .add_unmet(self.children.len() as u64, Duration::ZERO);
-        self.children.clear();
+        let unmet = self.children.clear();
+        self.ended.add_unmet(unmet, Duration::ZERO);
         self.forget(stages, true);
         let roots = self.roots;
         self.ended.finish(|pid| roots.contains_key(&pid))
     }
+}
+
+/// A handle that becomes readable when the process exits.
+fn handle_of(target: &Target) -> Result<OwnedFd, TargetError> {
+    target.exited().map_err(|source| TargetError::Proc {
+        path: format!("the handle of process {}", target.pid),
+        source,
+    })
 }
 
 fn has_exited(handle: &OwnedFd) -> bool {

@@ -88,7 +88,10 @@ impl Locations {
         let traits = Traits {
             is_python,
             is_root: is_python && ROOTS.contains(&&*frame.name),
-            is_unnamed_jit: frame.miss == Some(ResolveMiss::NotInPerfMap),
+            is_unnamed_jit: matches!(
+                frame.miss,
+                Some(ResolveMiss::NotInPerfMap | ResolveMiss::Contested)
+            ),
             is_interpreter: false,
         };
         let id = self.push(
@@ -165,6 +168,7 @@ impl Locations {
 pub(super) fn unknown_frame(miss: ResolveMiss) -> Frame {
     let (kind, name) = match miss {
         ResolveMiss::NotInPerfMap => (FrameKind::Jit, "[code without a name]"),
+        ResolveMiss::Contested => (FrameKind::Jit, "[code with two names]"),
         _ => (FrameKind::Native, "[unknown]"),
     };
     Frame {

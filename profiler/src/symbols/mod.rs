@@ -6,6 +6,7 @@
 //!   [`LocationTable`](crate::model::LocationTable).
 //! * **Must not know** how a stack was found, nor how it is counted and shown.
 
+mod contest;
 mod diagnosis;
 mod kernel;
 mod locations;

@@ -9,12 +9,13 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    MapState, NameDiagnosis, NameFacts, diagnose,
+    MapState, NameDiagnosis, NameFacts,
+    contest::Contest,
+    diagnose,
     perf_map::{
         PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState,
         Refusal,
     },
-    python_name::frame_from_perf_map_name,
     recent::{Recent, Seen},
 };
 use crate::{
@@ -43,8 +44,14 @@ pub(super) struct Counts {
     without_outer_trampoline: u64,
 }
 
-/// A perf map that several processes have names in: one's own, and those of its forked children.
-type SharedMap = Arc<Mutex<PerfMapFile>>;
+/// A perf map that several processes have names in: its own one, and forked children.
+type SharedMap = Arc<Mutex<OwnedMap>>;
+
+/// A perf map, and who else writes it.
+pub(super) struct OwnedMap {
+    file: PerfMapFile,
+    contest: Contest,
+}
 
 /// A child process, when it is first met.
 #[derive(Clone, Copy, Debug)]
@@ -95,17 +102,18 @@ fn perf_map_of(target: &Target) -> SharedMap {
         read_before: None,
     };
     let map = PerfMapFile::new(location, PerfMapLimits::default()).beginning_at(beginning);
-    share(map)
+    share(map, target.pid)
 }
 
-/// A map that has been read.
-fn share(mut map: PerfMapFile) -> SharedMap {
-    map.refresh();
-    Arc::new(Mutex::new(map))
+/// The map of a process, once it has been read.
+fn share(mut file: PerfMapFile, owner: Pid) -> SharedMap {
+    file.refresh();
+    let contest = Contest::new(owner);
+    Arc::new(Mutex::new(OwnedMap { file, contest }))
 }
 
 /// The value is whole whenever the lock is free, also after a panic.
-fn lock(map: &SharedMap) -> MutexGuard<'_, PerfMapFile> {
+fn lock(map: &SharedMap) -> MutexGuard<'_, OwnedMap> {
     map.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -126,7 +134,7 @@ impl Process {
     }
 
     fn with_maps(pid: Pid, map: SharedMap, inherited: Vec<SharedMap>, python: PythonInfo) -> Self {
-        let (map_replacements, map_generation) = version(&lock(&map));
+        let (map_replacements, map_generation) = version(&lock(&map).file);
         Self {
             pid,
             inherited,
@@ -147,29 +155,28 @@ impl Process {
 
     /// A child process, with all that its parent has. Costs no more than its own perf map.
     pub(super) fn forked(&self, child: ForkedChild<'_>) -> Self {
-        let own = lock(&self.map);
-        let map_of = |ns_pid, beginning| {
+        // What the parent wrote before the child was made.
+        lock(&self.map).file.refresh();
+        let own = &lock(&self.map).file;
+        let map_of = |ns_pid, beginning, owner| {
             let location = PerfMapLocation {
                 directory: perf_map_directory(child.pid),
                 ns_pid,
                 owner_uid: own.location().owner_uid,
             };
             let map = PerfMapFile::new(location, PerfMapLimits::default());
-            share(map.with_directory_of(&own).beginning_at(beginning))
+            share(map.with_directory_of(own).beginning_at(beginning), owner)
         };
         let beginning = PerfMapBeginning {
             not_before: Some(file_time_at(child.since_boot)),
             read_before: None,
         };
-        let map = map_of(child.ns_pid, beginning);
+        let map = map_of(child.ns_pid, beginning, child.pid);
         let between: Vec<_> = child
             .between
             .iter()
-            .map(|&ns_pid| map_of(ns_pid, PerfMapBeginning::default()))
+            .map(|&ns_pid| map_of(ns_pid, PerfMapBeginning::default(), Pid(0)))
             .collect();
-        drop(own);
-        // What the parent wrote before the child was made.
-        lock(&self.map).refresh();
         let ancestors = between.into_iter().chain([Arc::clone(&self.map)]);
         let ancestors = ancestors.chain(self.inherited.iter().cloned());
         let inherited = ancestors.take(ANCESTORS_MAX).collect();
@@ -183,26 +190,26 @@ impl Process {
     /// The program that has replaced this one in its process. Nothing is known of it, and nothing is left of the old one
     /// but where the perf map is, and what in it is not the new one's.
     pub(super) fn replaced(&self, since_boot: Duration) -> Self {
-        let own = lock(&self.map);
+        let own = &lock(&self.map).file;
         let beginning = PerfMapBeginning {
             not_before: Some(file_time_at(since_boot)),
             read_before: own.position(),
         };
         let map = PerfMapFile::new(own.location().clone(), PerfMapLimits::default())
-            .with_directory_of(&own)
+            .with_directory_of(own)
             .beginning_at(beginning);
-        drop(own);
-        Self::with_maps(self.pid, share(map), Vec::new(), PythonInfo::unknown())
+        let map = share(map, self.pid);
+        Self::with_maps(self.pid, map, Vec::new(), PythonInfo::unknown())
     }
 
     /// The user that it runs as, and so writes its map as.
     pub(super) fn set_owner(&mut self, uid: u32) {
-        lock(&self.map).set_owner(uid);
+        lock(&self.map).file.set_owner(uid);
     }
 
     /// The pid that its perf map has in its name.
     pub(super) fn map_ns_pid(&self) -> u32 {
-        lock(&self.map).location().ns_pid
+        lock(&self.map).file.location().ns_pid
     }
 
     /// Its perf map, to be shared with a forked child.
@@ -213,26 +220,41 @@ impl Process {
     /// Follows the map through this descriptor of the process, if it has lost its name.
     pub(super) fn follow_handle(&mut self, handle: &Path) {
         self.map_is_open = true;
-        lock(&self.map).follow_handle(handle);
+        lock(&self.map).file.follow_handle(handle);
     }
 
     /// The perf map's name for an address; reads what was added to the map before giving up, since CPython writes the
     /// line before the first execution (`compile_trampoline`, Python/perf_trampoline.c).
     pub(super) fn name_of(&mut self, at: Avma) -> Option<Frame> {
-        let name_in = |map: &SharedMap| {
-            let map = lock(map);
-            map.map()
-                .name_at(at)
-                .map(|name| frame_from_perf_map_name(name.bytes))
-        };
-        if let Some(frame) = name_in(&self.map) {
-            return Some(frame);
+        self.own_name_of(at).or_else(|| {
+            self.refresh_map();
+            // What the process made itself counts first: the parent may have gone on at the same addresses.
+            self.own_name_of(at).or_else(|| {
+                let mut inherited = self.inherited.iter();
+                inherited.find_map(|map| lock(map).name_at(at, true))
+            })
+        })
+    }
+
+    fn own_name_of(&mut self, at: Avma) -> Option<Frame> {
+        let mut map = lock(&self.map);
+        let rival = map.contest.rival();
+        let frame = map.name_at(at, self.map_is_open);
+        let is_news = map.contest.rival() != rival;
+        drop(map);
+        if is_news {
+            // Names that were believed before may be the other's.
+            self.forget_addresses();
+            self.map_generation = 0;
         }
-        self.refresh_map();
-        // What the process made itself counts first: the parent may have gone on at the same addresses.
+        frame
+    }
+
+    /// Another process that writes its perf map, or one of those it inherited.
+    pub(super) fn rival(&self) -> Option<Pid> {
         std::iter::once(&self.map)
             .chain(&self.inherited)
-            .find_map(name_in)
+            .find_map(|map| lock(map).contest.rival())
     }
 
     /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often.
@@ -242,12 +264,12 @@ impl Process {
         }
         let began = Instant::now();
         let mut map = lock(&self.map);
-        let refresh = map.refresh();
+        let refresh = map.file.refresh();
         // What is only added is bounded by the file's size.
         if !matches!(refresh.event, None | Some(PerfMapEvent::Appeared)) {
             self.map_pace.spent(began.elapsed());
         }
-        let (replacements, generation) = version(&map);
+        let (replacements, generation) = version(&map.file);
         drop(map);
         if replacements != self.map_replacements {
             self.forget_addresses();
@@ -293,7 +315,7 @@ impl Process {
             without_outer_trampoline,
             ..
         } = self.counts;
-        let map = lock(&self.map);
+        let map = &lock(&self.map).file;
         diagnose(&NameFacts {
             python: &self.python,
             map: match map.state() {
@@ -313,7 +335,7 @@ impl Process {
     /// What was wrong with its perf map, ready to be shown.
     pub(super) fn complaints(&self) -> Vec<String> {
         let mut complaints = Vec::new();
-        let map = lock(&self.map);
+        let map = &lock(&self.map).file;
         let path = map.location().path();
         if let PerfMapState::Refused(refusal) = map.state() {
             complaints.push(format!("{} was not read: {refusal}", path.display()));
@@ -338,6 +360,12 @@ impl Process {
     /// Changes whenever addresses that were looked up before may mean something else.
     pub(super) const fn map_version(&self) -> (u64, u64) {
         (self.map_replacements, self.map_generation)
+    }
+}
+
+impl OwnedMap {
+    fn name_at(&mut self, at: Avma, is_writer: bool) -> Option<Frame> {
+        self.contest.name(&self.file, at, is_writer)
     }
 }
 

@@ -128,6 +128,7 @@ impl Resolver {
             names: process.diagnosis(),
             complaints: process.complaints(),
             samples: process.counts.samples(),
+            rival: process.rival(),
         })
     }
 
@@ -412,6 +413,8 @@ pub struct Retired {
     pub complaints: Vec<String>,
     /// Samples of it.
     pub samples: u64,
+    /// Another process that wrote its perf map as well.
+    pub rival: Option<Pid>,
 }
 
 /// Leaves half of the files that may be open to everything else.

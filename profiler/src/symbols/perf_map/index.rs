@@ -85,6 +85,9 @@ pub struct PerfMapName<'a> {
     pub start: Avma,
     /// Its name as it was written: not always UTF-8.
     pub bytes: &'a [u8],
+    /// Some of its addresses had another name before. That is usual where code memory is used again, and says that
+    /// either may be meant where two processes write one map.
+    pub is_renamed: bool,
 }
 
 impl<'a> PerfMapName<'a> {
@@ -163,6 +166,7 @@ impl PerfMap {
         Some(PerfMapName {
             start: Avma(range.start),
             bytes: self.names.get(range.name),
+            is_renamed: range.is_renamed(),
         })
     }
 
@@ -292,12 +296,8 @@ impl PerfMap {
             self.counters.refused += 1;
             return false;
         };
-        let range = NamedRange {
-            start,
-            len: believed.unwrap_or(longest).max(1),
-            name: name_id,
-        };
-        let added = self.ranges.add(range, believed.is_some());
+        let range = NamedRange::new(start, believed.unwrap_or(longest).max(1), name_id);
+        let added = self.ranges.add(range, believed.is_some(), &self.names);
         self.counters.oversized += u64::from(believed.is_none());
         self.counters.cut_names += u64::from(kept.len() < name.len());
         self.counters.replacements += u64::from(added == Added::Replaced);

@@ -229,6 +229,11 @@ impl PerfMapFile {
         }
     }
 
+    /// Device and inode of the file that is followed.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        self.followed.as_ref().map(|followed| followed.identity)
+    }
+
     /// Where it is read from.
     pub fn location(&self) -> &PerfMapLocation {
         &self.location
@@ -280,6 +285,15 @@ impl PerfMapBeginning {
         let before = self.read_before.filter(|it| it.identity == identity(stat));
         // A shorter file was written anew.
         before.map_or(0, |it| it.offset).min(size_of_file(stat))
+    }
+}
+
+impl PerfMapLocation {
+    /// Device and inode of what has the map's name there, be it fit to be read or not.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        let directory = open_directory(&self.directory).ok()??;
+        let stat = statat(directory, self.file_name(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(identity(&stat))
     }
 }
 

@@ -1,0 +1,371 @@
+//! Which processes are to be recorded: those of given pids, all Pythons, those of a control group or a container.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use crate::model::Pid;
+
+use super::{
+    cgroup::{self, Group},
+    file_name,
+    status::Stat,
+};
+
+/// The fewest digits of a container's id that are taken for one.
+const ID_DIGITS_MIN: usize = 4;
+
+/// What chooses processes.
+#[derive(Clone, Debug)]
+pub enum Selector {
+    /// These, and no others.
+    Pids(Vec<Pid>),
+    /// Every process that runs a Python: its program is called so, or has a libpython mapped.
+    AllPython,
+    /// Those in a control group or below it.
+    Cgroup(Cgroup),
+    /// Those in a container, or in a Kubernetes pod.
+    Container(Container),
+}
+
+/// A control group as the user wrote it.
+#[derive(Clone, Debug)]
+pub struct Cgroup {
+    written: PathBuf,
+    group: Group,
+}
+
+/// A container as the user wrote it: its id, or the beginning of it.
+#[derive(Clone, Debug)]
+pub struct Container {
+    /// Lower case, without the runtime's name.
+    beginning: String,
+    /// The whole id, once a process of the container was seen: another one may begin alike later.
+    id: OnceLock<String>,
+}
+
+/// Why nothing is selected. Each says what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectError {
+    /// There is no Python.
+    #[error(
+        "no Python process is running: `pgrep -af python` lists those by name, and --pid takes any process{}\n  \
+        In a container only its own processes are seen, unless it runs with --pid=host.",
+        hidden(*refused)
+    )]
+    NoPython {
+        /// Processes that could not be looked into.
+        refused: usize,
+    },
+    /// There is no such group.
+    #[error(
+        "there is no control group {written:?}\n  \
+        `cat /proc/PID/cgroup` shows those of a process, `systemd-cgls` all of them; give a path from there, or one \
+        below /sys/fs/cgroup."
+    )]
+    NoSuchCgroup {
+        /// As the user wrote it.
+        written: PathBuf,
+    },
+    /// The group has no processes.
+    #[error(
+        "no process is in the control group {written:?} or below it: `systemd-cgls` shows which are in use\n  \
+        In a container only its own processes are seen, unless it runs with --pid=host."
+    )]
+    EmptyCgroup {
+        /// As the user wrote it.
+        written: PathBuf,
+    },
+    /// No process is in such a container.
+    #[error(
+        "no process is in a container {id}\n  \
+        `docker ps --no-trunc`, `podman ps --no-trunc` or `crictl ps --no-trunc` lists the ids of those that run; names \
+        are not known here.\n  \
+        From inside a container, only its own processes are seen, unless it runs with --pid=host."
+    )]
+    NoSuchContainer {
+        /// As the user wrote it.
+        id: String,
+    },
+    /// Several are meant.
+    #[error(
+        "{id} is the beginning of several containers' ids: give more of it\n  {}",
+        first_of(found)
+    )]
+    AmbiguousContainer {
+        /// As the user wrote it.
+        id: String,
+        /// The whole ids.
+        found: Vec<String>,
+    },
+    /// There is no list of processes.
+    #[error(
+        "cannot list the processes in /proc: {source}; pyprof-bpf needs a /proc (`mount -t proc proc /proc`)"
+    )]
+    Proc {
+        /// What the operating system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A container's id that is none. Displayed as a clause to follow the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContainerIdError {
+    /// A name, most likely.
+    #[error(
+        "it is not a container's id, which is of hexadecimal digits: `docker inspect -f '{{{{.Id}}}}' NAME` turns a name \
+         into one"
+    )]
+    NotHexadecimal,
+    /// Too few digits to mean one.
+    #[error("it is too short: give at least {ID_DIGITS_MIN} digits of the id")]
+    TooShort,
+}
+
+impl Container {
+    /// A container's id or its beginning, as runtimes and `kubectl` show it, or a pod's UID.
+    pub fn new(written: &str) -> Result<Self, ContainerIdError> {
+        // `kubectl` has it as `containerd://ID`.
+        let id = written.rsplit_once("://").map_or(written, |(_, id)| id);
+        if !id
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+        {
+            return Err(ContainerIdError::NotHexadecimal);
+        }
+        if id.len() < ID_DIGITS_MIN {
+            return Err(ContainerIdError::TooShort);
+        }
+        Ok(Self {
+            beginning: id.to_ascii_lowercase(),
+            id: OnceLock::new(),
+        })
+    }
+
+    /// The id among those of a process that this is, whole or its beginning.
+    fn among(&self, cgroups: &str) -> Option<String> {
+        let is_this = |id: &String| match self.id.get() {
+            Some(known) => id == known,
+            None => id.starts_with(&self.beginning),
+        };
+        cgroup::containers(cgroups).find(is_this)
+    }
+}
+
+impl Cgroup {
+    /// A control group: a folder below `/sys/fs/cgroup`, or a path as in `/proc/PID/cgroup`.
+    pub fn new(written: &Path) -> Result<Self, SelectError> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = cgroup::mounts(&mounts);
+        let none = || SelectError::NoSuchCgroup {
+            written: written.to_owned(),
+        };
+        let folder = fs::canonicalize(written)
+            .ok()
+            .and_then(|folder| Group::of_folder(&folder, &mounts));
+        let group = match folder {
+            Some(group) => group,
+            None if cgroup::is_folder_path(written, &mounts) => return Err(none()),
+            None => Group::anywhere(&written.to_string_lossy()),
+        };
+        if !group.may_exist(&mounts) {
+            return Err(none());
+        }
+        Ok(Self {
+            written: written.to_owned(),
+            group,
+        })
+    }
+}
+
+impl Selector {
+    /// The processes that belong now, in ascending order; at least one. Never pyprof-bpf itself, nor the kernel's threads.
+    ///
+    /// Those of [`Selector::Pids`] are as they were given: whether they can be recorded,
+    /// [`Target::check`](super::Target::check) says best. Of the others, a process that exits meanwhile is left out. Reads
+    /// one or two files of each process.
+    pub fn scan(&self) -> Result<Vec<Pid>, SelectError> {
+        if let Self::Pids(pids) = self {
+            let mut pids = pids.clone();
+            pids.sort_unstable();
+            pids.dedup();
+            return Ok(pids);
+        }
+        let (mut found, mut refused) = (Vec::new(), 0);
+        for pid in all_pids().map_err(|source| SelectError::Proc { source })? {
+            match self.asks(pid) {
+                Answer::Yes => found.push(pid),
+                Answer::No => {}
+                Answer::Refused => refused += 1,
+            }
+        }
+        if let Self::Container(container) = self {
+            container.settle(&found)?;
+        }
+        if found.is_empty() {
+            return Err(self.nothing(refused));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// A process that is new, or runs another program now, belongs. `false` for one that is gone or cannot be looked
+    /// into. Costs two or three system calls; for [`Selector::AllPython`] a look at what is mapped, which a program that
+    /// loads its libpython later does not have yet: [`scan`](Self::scan) finds it then.
+    ///
+    /// With [`Selector::Pids`] nothing new belongs: those processes were there from the start, and a new one of the same
+    /// number is another one.
+    pub fn admits(&self, pid: Pid) -> bool {
+        self.asks(pid) == Answer::Yes
+    }
+
+    /// Which processes these are may change while they are recorded.
+    pub const fn is_open(&self) -> bool {
+        !matches!(self, Self::Pids(_))
+    }
+
+    fn asks(&self, pid: Pid) -> Answer {
+        let belongs = match self {
+            Self::Pids(_) => return Answer::No,
+            Self::AllPython => match runs_python(pid) {
+                Ok(belongs) => belongs,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Answer::Refused;
+                }
+                Err(_) => false,
+            },
+            Self::Cgroup(Cgroup { group, .. }) => {
+                cgroups_of(pid).is_some_and(|text| group.holds(&text))
+            }
+            Self::Container(container) => {
+                cgroups_of(pid).is_some_and(|text| container.among(&text).is_some())
+            }
+        };
+        if belongs && can_be_recorded(pid) {
+            Answer::Yes
+        } else {
+            Answer::No
+        }
+    }
+
+    fn nothing(&self, refused: usize) -> SelectError {
+        match self {
+            Self::Pids(_) | Self::AllPython => SelectError::NoPython { refused },
+            Self::Cgroup(Cgroup { written, .. }) => SelectError::EmptyCgroup {
+                written: written.clone(),
+            },
+            Self::Container(container) => SelectError::NoSuchContainer {
+                id: container.beginning.clone(),
+            },
+        }
+    }
+}
+
+impl Container {
+    /// Sees to it that one container is meant, now that processes of it are known.
+    fn settle(&self, pids: &[Pid]) -> Result<(), SelectError> {
+        let mut found: Vec<String> = pids
+            .iter()
+            .filter_map(|pid| self.among(&cgroups_of(*pid)?))
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        if found.len() > 1 {
+            return Err(SelectError::AmbiguousContainer {
+                id: self.beginning.clone(),
+                found,
+            });
+        }
+        if let Some(id) = found.pop() {
+            // Set before: then it is the same one.
+            let _ = self.id.set(id);
+        }
+        Ok(())
+    }
+}
+
+/// What is to be said of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    No,
+    /// It may not be looked into.
+    Refused,
+}
+
+fn all_pids() -> io::Result<Vec<Pid>> {
+    let names = fs::read_dir("/proc")?.filter_map(|entry| Some(entry.ok()?.file_name()));
+    Ok(names
+        .filter_map(|name| Some(Pid(name.to_str()?.parse().ok()?)))
+        .collect())
+}
+
+fn cgroups_of(pid: Pid) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cgroup")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// It lives, has memory of its own, and is not us.
+fn can_be_recorded(pid: Pid) -> bool {
+    pid.0 != std::process::id()
+        && fs::read(format!("/proc/{pid}/stat"))
+            .ok()
+            .and_then(|text| Stat::parse(&text))
+            .is_some_and(|stat| !stat.is_kernel_thread() && !stat.is_dead())
+}
+
+/// Its program is called so, or it has a libpython mapped, as embedders and frozen programs do. One that has the
+/// interpreter built in, under another name, is not found.
+fn runs_python(pid: Pid) -> io::Result<bool> {
+    let program = fs::read_link(format!("/proc/{pid}/exe"))?;
+    if is_python(&program) {
+        return Ok(true);
+    }
+    let maps = fs::read(format!("/proc/{pid}/maps"))?;
+    Ok(maps.split(|&byte| byte == b'\n').any(|line| {
+        let path = line.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        path.starts_with(b"libpython") && line.contains(&b'/')
+    }))
+}
+
+/// `python`, `python3.12`, and `python3 (deleted)`; not `python-config`.
+pub(super) fn is_python(program: &Path) -> bool {
+    let name = file_name(program);
+    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    name.strip_prefix("python").is_some_and(|version| {
+        // Free-threaded and debug builds: `python3.13t`, `python3.12d`.
+        let version = version.trim_end_matches(['t', 'd', 'm']);
+        version
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    })
+}
+
+fn hidden(refused: usize) -> String {
+    match refused {
+        0 => String::new(),
+        1 => "\n  One process could not be looked into: that takes sudo or CAP_SYS_PTRACE."
+            .to_owned(),
+        _ => format!(
+            "\n  {refused} processes could not be looked into: that takes sudo or CAP_SYS_PTRACE."
+        ),
+    }
+}
+
+/// The first few ids, as far as they can be told apart by people.
+fn first_of(found: &[String]) -> String {
+    let shown: Vec<&str> = found.iter().take(3).map(String::as_str).collect();
+    let more = if found.len() > shown.len() {
+        ", …"
+    } else {
+        ""
+    };
+    format!("{}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+#[path = "select_tests.rs"]
+mod tests;

@@ -1,0 +1,79 @@
+//! Children that the kernel side has made targets, and of which there is no sample yet: a process that ends without one
+//! has cost next to nothing.
+
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use super::followed::Identity;
+use crate::model::{ImageId, Pid};
+
+/// Live processes are not more than the kernel side has room for, but events may be lost.
+const CHILDREN_MAX: usize = 65_536;
+/// Forks without a met process between two that are met.
+const BETWEEN_MAX: usize = 16;
+
+/// A child that has not been met.
+#[derive(Clone)]
+pub(super) struct Child {
+    /// The program that it was forked from, as far as that was met.
+    pub(super) from: ImageId,
+    /// Pids, in their own namespaces, of those between, the nearest first.
+    pub(super) between: Vec<u32>,
+    pub(super) ns_pid: u32,
+    pub(super) since_boot: Duration,
+    /// What its parent was called.
+    pub(super) identity: Identity,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct UnmetChildren {
+    children: FxHashMap<Pid, Child>,
+}
+
+impl UnmetChildren {
+    /// One was made. Past the limit, it is met like a process of which nothing was told.
+    pub(super) fn add(&mut self, pid: Pid, child: Child) {
+        if self.children.len() < CHILDREN_MAX {
+            self.children.insert(pid, child);
+        }
+    }
+
+    /// One of them has a child.
+    pub(super) fn forked(&self, parent: Pid, ns_pid: u32, since_boot: Duration) -> Option<Child> {
+        let parent = self.children.get(&parent)?;
+        let mut between = vec![parent.ns_pid];
+        between.extend(parent.between.iter().take(BETWEEN_MAX - 1));
+        Some(Child {
+            between,
+            ns_pid,
+            since_boot,
+            ..parent.clone()
+        })
+    }
+
+    /// Is one of them.
+    pub(super) fn contains(&self, pid: Pid) -> bool {
+        self.children.contains_key(&pid)
+    }
+
+    /// It is met, or has ended.
+    pub(super) fn take(&mut self, pid: Pid) -> Option<Child> {
+        self.children.remove(&pid)
+    }
+
+    /// Those that were forked from this program.
+    pub(super) fn heirs_of(&self, image: ImageId) -> Vec<Pid> {
+        let children = self.children.iter();
+        children
+            .filter(|(_, child)| child.from == image)
+            .map(|(&pid, _)| pid)
+            .collect()
+    }
+
+    /// Forgets all of them, and says how many they were.
+    pub(super) fn clear(&mut self) -> u64 {
+        std::mem::take(&mut self.children).len() as u64
+    }
+}
