@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     exit::{self, Aborted},
-    files::Prepared,
+    files::{Prepared, Stored},
     follow::{begin, follow},
     report,
     settings::{Settings, Target},
@@ -86,8 +86,8 @@ fn program_for_sudo() -> String {
 
 /// Records a process that runs already.
 async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
-    let outputs = Prepared::new(&settings.outputs, pid)?;
     let mut signals = Signals::catch()?;
+    let outputs = Prepared::new(&settings.outputs, pid)?;
     let (progress, watched) = watch::channel(Progress::default());
     // Nobody who watches: then there is nothing to tell.
     let status = if settings.quiet {
@@ -232,14 +232,23 @@ async fn finish(
     }
     let view = settings.view;
     // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
-    let (recording, files) = tokio::task::spawn_blocking(move || {
-        let files = outputs.write(&recording, view)?;
-        anyhow::Ok((recording, files))
+    let (recording, stored) = tokio::task::spawn_blocking(move || {
+        let stored = outputs.write(&recording, view);
+        (recording, stored)
     })
     .await
-    .context("writing was cut short")??;
-    if !settings.quiet {
+    .context("writing was cut short")?;
+    let Stored { files, failures } = stored;
+    if !settings.quiet && !files.is_empty() {
         report::print(&report::report_lines(&recording, &files));
     }
-    Ok(exit::DONE)
+    let mut failures = failures.into_iter().map(anyhow::Error::from);
+    let Some(first) = failures.next() else {
+        return Ok(exit::DONE);
+    };
+    // The first one is told where all errors are, at the end.
+    for other in failures.filter(|err| !exit::is_told(err)) {
+        report::print(&[format!("error: {}", exit::message(&other))]);
+    }
+    Err(first)
 }
