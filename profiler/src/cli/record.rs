@@ -211,6 +211,7 @@ async fn sample(
         kernel_stacks: settings.kernel_stacks,
         threads: settings.threads,
         bpf_stats: settings.bpf_stats,
+        ring_bytes: settings.ring_bytes,
     };
     // On a thread that waits for descriptors and timers itself: each turn of the session wakes one thread, not two.
     let recording = tokio::spawn(session::record(wanted, stop, progress));

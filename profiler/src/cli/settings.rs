@@ -38,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) view: View,
     pub(crate) quiet: bool,
     pub(crate) bpf_stats: bool,
+    pub(crate) ring_bytes: Option<u32>,
 }
 
 /// What to record.
@@ -113,6 +114,7 @@ impl Settings {
             quiet,
             verbose: _, // read when logging is set up
             bpf_stats,
+            ring_bytes,
         } = args;
         Ok(Self {
             target: target(pid, command, typed)?,
@@ -124,6 +126,7 @@ impl Settings {
             view: checked_view(view, native, typed)?,
             quiet,
             bpf_stats,
+            ring_bytes,
         })
     }
 }

@@ -36,13 +36,15 @@ pub(super) const MAPPING_SLOTS: usize = 64;
 /// `RULES` in profiler-ebpf/src/maps.rs.
 const RULES_MAX: usize = 65536;
 
-/// How much room there is for unwind rows: kernel memory, allocated at load.
+/// How much room there is for unwind rows and samples: kernel memory, allocated at load.
 #[derive(Clone, Copy, Debug)]
 pub struct MapSizes {
     /// Chunks of [`CHUNK_ROWS`] rows, 64 KiB each.
     pub chunks: u32,
     /// Pages of text, 8 bytes each.
     pub pages: u32,
+    /// Bytes of the ring buffer of samples, a power of two; `None`: as the object has it.
+    pub ring_bytes: Option<u32>,
 }
 
 impl MapSizes {
@@ -55,6 +57,7 @@ impl MapSizes {
         Self {
             chunks: chunks as u32,
             pages: pages as u32,
+            ring_bytes: None,
         }
     }
 }
@@ -114,7 +117,11 @@ impl KernelSide {
         };
         let (namespace_device, namespace_inode) = features.pid_namespace.unwrap_or((0, 0));
         let kernel_stacks = u8::from(kernel_stacks);
-        let mut ebpf = EbpfLoader::new()
+        let mut loader = EbpfLoader::new();
+        if let Some(bytes) = sizes.ring_bytes {
+            loader.map_max_entries("SAMPLES", bytes);
+        }
+        let mut ebpf = loader
             .verifier_log_level(VerifierLogLevel::STATS)
             .override_global(global::USER_REGS, &way, true)
             .override_global(global::TASK_STACK_OFFSET, &stack_offset, true)

@@ -170,7 +170,10 @@ impl Session {
         limits::raise();
         let mut targets = Targets::check(&settings.pids)?;
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
-        let sizes = MapSizes::for_text(targets.text_bytes());
+        let sizes = MapSizes {
+            ring_bytes: settings.ring_bytes,
+            ..MapSizes::for_text(targets.text_bytes())
+        };
         let mut kernel = KernelSide::load(&features, sizes, settings.kernel_stacks)?;
         if settings.bpf_stats {
             kernel.enable_stats()?;
