@@ -30,7 +30,7 @@ pub(super) struct Check {
 
 /// What is promised.
 const COMPLETE: f64 = 0.99;
-/// The same for a recording that has the dynamic loader in it, whose first function has no unwind information in glibc.
+/// The same for a recording from the start, when libraries are met before their tables are made.
 const COMPLETE_FROM_START: f64 = 0.95;
 
 const ALL: [Check; 5] = [
