@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     Python, Test, Verdict, busy, eventually, note,
@@ -27,9 +27,10 @@ pub(super) const TESTS: &[Test] = &[
         killed_writing,
     ),
     (
-        "a_profiler_killed_at_its_start_starts_nothing",
-        killed_launching,
+        "an_end_of_the_profiler_at_its_start_leaves_no_command",
+        ended_launching,
     ),
+    ("a_command_killed_before_it_begins_is_told", command_killed),
     (
         "a_signal_at_any_moment_of_the_start_has_a_clear_end",
         signalled_early,
@@ -129,34 +130,82 @@ fn killed_writing(python: &Python) -> Verdict {
 }
 
 /// The command is started by a process that waits for the profiler, and must not wait for ever.
-fn killed_launching(python: &Python) -> Verdict {
+fn ended_launching(python: &Python) -> Verdict {
     let span = time_to_start(busy(python).pid());
-    let files = scratch();
-    let mark = files.path().join("mark").to_str().unwrap().to_owned();
-    for moment in moments(span) {
-        let mut command = pyprof();
-        command
-            .args(["record", "-d", "1", "--output"])
-            .arg(files.path().join("profile.folded"))
-            .args(["--", "sh", "-c", "sleep 0.05; :", &mark])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        sleep(moment);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        eventually("the end of what it started", || !is_anybody_called(&mark));
-        assert!(names(files.path()).is_empty());
+    for sent in [Signal::KILL, Signal::TERM, Signal::INT] {
+        for moment in moments(span) {
+            let files = scratch();
+            let mark = files.path().join("mark").to_str().unwrap().to_owned();
+            let child = launching(files.path(), &mark).spawn().unwrap();
+            sleep(moment);
+            signal(child.id(), sent);
+            let output = ended(child);
+            let said = assert_clear(&output);
+            match output.status.code() {
+                None => assert_eq!(output.status.signal(), Some(sent.as_raw()), "{said}"),
+                // The command's own end, by what was passed on to it, or ours.
+                Some(code) => assert!([0, 3, 128 + 15].contains(&code), "{code}: {said}"),
+            }
+            eventually("the end of what it started", || called(&mark).is_none());
+            let there = names(files.path());
+            assert!(there.is_empty() || there == ["profile.folded"], "{there:?}");
+        }
     }
     Ok(())
 }
 
+/// The profiler, with a command that takes a moment, and is known by its last word.
+fn launching(folder: &Path, mark: &str) -> Command {
+    let mut command = pyprof();
+    command
+        .args(["record", "-d", "1", "--output"])
+        .arg(folder.join("profile.folded"))
+        .args(["--", "sh", "-c", "sleep 0.05; :", mark])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn command_killed(python: &Python) -> Verdict {
+    let span = time_to_start(busy(python).pid());
+    let mut killed = 0;
+    for moment in moments(span) {
+        let files = scratch();
+        let mark = files.path().join("mark").to_str().unwrap().to_owned();
+        let child = launching(files.path(), &mark).spawn().unwrap();
+        sleep(moment);
+        // The profiler has the word in its command line, too.
+        if let Some(pid) = called_but(&mark, child.id()) {
+            // It may be gone by now.
+            let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
+        }
+        let output = ended(child);
+        let said = assert_clear(&output);
+        match output.status.code() {
+            Some(0 | 3) => {}
+            Some(137) => killed += 1,
+            code => panic!("{code:?}: {said}"),
+        }
+        assert!(said.lines().count() <= 8, "{said}");
+    }
+    note(format!("{killed} of {MOMENTS} were killed"));
+    assert!(killed > 0, "every kill came too late: this shows nothing");
+    Ok(())
+}
+
 /// A process with this word in its command line.
-fn is_anybody_called(word: &str) -> bool {
+fn called(word: &str) -> Option<u32> {
+    called_but(word, 0)
+}
+
+/// The same, other than one.
+fn called_but(word: &str, other: u32) -> Option<u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes
-        .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
-        .any(|line| {
+        .filter_map(|process| process.file_name().to_str()?.parse().ok())
+        .filter(|&pid: &u32| pid != other)
+        .find(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             line.split(|&byte| byte == 0)
                 .any(|it| it == word.as_bytes())
         })
@@ -228,8 +277,12 @@ fn target_killed(python: &Python) -> Verdict {
     let span = time_to_start(busy(python).pid());
     let mut ends = [0; 3];
     for (n, moment) in moments(span).enumerate() {
-        let busy = &mut Command::new("sh");
-        let target = Running::start_silent(busy.args(["-c", "while :; do :; done"]));
+        let target = if n % 3 == 0 {
+            busy(python)
+        } else {
+            let shell = &mut Command::new("sh");
+            Running::start_silent(shell.args(["-c", "while :; do :; done"]))
+        };
         let files = scratch();
         let file = files.path().join("profile.folded");
         let mut command = pyprof();
