@@ -6,6 +6,7 @@
 //! header        profiler-trampoline/src/ffi/c_api.rs     ─► include/pyprof_trampoline.h
 //! test          setup, interpreters, browser, build      ─► one line of totals
 //! test-pythons  Pythons of other systems                 ─► trials under them, perf beside
+//! test-kernels  other kernels, in an emulator            ─► table of stacks and names
 //! demo          release build, a bundled workload        ─► flame graph, hottest functions
 //! bench         release build, bundled workloads         ─► table of ratios
 //! package       the program, the Python package          ─► a wheel
@@ -41,6 +42,7 @@ mod package;
 mod pythons;
 mod setup;
 mod test;
+mod test_kernels;
 mod test_pythons;
 mod test_report;
 mod workload;
@@ -56,6 +58,9 @@ Usage: cargo xtask <command>
   header            refresh the C header of profiler-trampoline
   test-pythons [DEBIAN-RELEASE...]
                     run the kernel trials under the Pythons of other systems
+  test-kernels [VERSION...|all|list]
+                    boot Debian's kernels in an emulator, and record on each; without
+                    words, the one that each release installs
   demo              profile a bundled program and show where its time went
   bench [PIECE...]  measure the cost of profiling (`bench list` names the pieces)
   package [--test]  build the wheel for pip; with --test, try it in every Python here, too
@@ -90,6 +95,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         [test_pythons::INSIDE, name, kernel, jit, profiler] => {
             test_pythons::inside(name, kernel, jit, profiler)
         }
+        ["test-kernels", words @ ..] => test_kernels::run(words),
         ["header"] => header::refresh(),
         ["demo"] => demo::run(),
         ["bench", pieces @ ..] => bench::run(pieces),

@@ -170,6 +170,10 @@ pub(crate) struct RecordArgs {
     /// Have the kernel measure the time its side of the profiler takes
     #[arg(long, env = "PYPROF_BPF_STATS", hide = true, help_heading = help::DIAGNOSTICS, value_parser = BoolishValueParser::new())]
     pub(crate) bpf_stats: bool,
+
+    /// Size of the buffer in which samples wait to be read, in bytes: a power of two
+    #[arg(long, env = "PYPROF_RING_BYTES", hide = true, value_name = "BYTES", help_heading = help::DIAGNOSTICS, value_parser = ring_bytes)]
+    pub(crate) ring_bytes: Option<u32>,
 }
 
 /// `--format` as typed.
@@ -201,6 +205,16 @@ fn pid(text: &str) -> Result<u32, String> {
 /// Reads `--frequency`.
 fn frequency(text: &str) -> Result<u32, String> {
     number(text, 1..=1_000_000)
+}
+
+/// Reads `--ring-bytes`. The kernel wants whole pages, and a power of two (`ringbuf_map_alloc`, kernel/bpf/ringbuf.c).
+fn ring_bytes(text: &str) -> Result<u32, String> {
+    let bytes = number(text, 4096..=1 << 30)?;
+    if bytes.is_power_of_two() {
+        Ok(bytes)
+    } else {
+        Err("it must be a power of two".to_owned())
+    }
 }
 
 /// Reads a number within a range. The error says what is wrong, to follow the value and the option.

@@ -70,7 +70,7 @@ Examples:
 
 Exit status:
   0    done, also after Ctrl-C, which is the normal way to stop
-  1    recording failed
+  1    recording failed, or its result is not where it was to go: the error says where it is
   2    wrong usage
   3    nothing to draw: the target ran no code while it was watched
   4    a privilege or a kernel feature is missing

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     exit::{self, Aborted},
-    files::Prepared,
+    files::{Prepared, Stored},
     follow::{begin, follow},
     report,
     settings::{Settings, Target},
@@ -107,8 +107,8 @@ async fn record_running(settings: &Settings, selector: Selector) -> anyhow::Resu
         Selector::Pids(pids) if let [pid] = pids.as_slice() => Some(*pid),
         _ => None,
     };
-    let outputs = Prepared::new(&settings.outputs, only)?;
     let mut signals = Signals::catch()?;
+    let outputs = Prepared::new(&settings.outputs, only)?;
     let (progress, watched) = watch::channel(Progress::default());
     // Nobody who watches: then there is nothing to tell.
     let status = if settings.quiet {
@@ -234,6 +234,7 @@ async fn sample(
         kernel_stacks: settings.kernel_stacks,
         threads: settings.threads,
         bpf_stats: settings.bpf_stats,
+        ring_bytes: settings.ring_bytes,
     };
     // On a thread that waits for descriptors and timers itself: each turn of the session wakes one thread, not two.
     let recording = tokio::spawn(session::record(wanted, stop, progress));
@@ -256,14 +257,23 @@ async fn finish(
     recording.profile.merge_processes = settings.merge_processes;
     let view = settings.view;
     // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
-    let (recording, files) = tokio::task::spawn_blocking(move || {
-        let files = outputs.write(&recording, view)?;
-        anyhow::Ok((recording, files))
+    let (recording, stored) = tokio::task::spawn_blocking(move || {
+        let stored = outputs.write(&recording, view);
+        (recording, stored)
     })
     .await
-    .context("writing was cut short")??;
-    if !settings.quiet {
+    .context("writing was cut short")?;
+    let Stored { files, failures } = stored;
+    if !settings.quiet && !files.is_empty() {
         report::print(&report::report_lines(&recording, &files));
     }
-    Ok(exit::DONE)
+    let mut failures = failures.into_iter().map(anyhow::Error::from);
+    let Some(first) = failures.next() else {
+        return Ok(exit::DONE);
+    };
+    // The first one is told where all errors are, at the end.
+    for other in failures.filter(|err| !exit::is_told(err)) {
+        report::print(&[format!("error: {}", exit::message(&other))]);
+    }
+    Err(first)
 }

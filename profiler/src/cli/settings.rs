@@ -41,6 +41,7 @@ pub(crate) struct Settings {
     pub(crate) view: View,
     pub(crate) quiet: bool,
     pub(crate) bpf_stats: bool,
+    pub(crate) ring_bytes: Option<u32>,
 }
 
 /// What to record.
@@ -143,6 +144,7 @@ impl Settings {
             quiet,
             verbose: _, // read when logging is set up
             bpf_stats,
+            ring_bytes,
         } = args;
         let subprocesses = match (no_subprocesses, typed.subprocesses) {
             (true, _) => false,
@@ -170,6 +172,7 @@ impl Settings {
             view: checked_view(view, native, typed)?,
             quiet,
             bpf_stats,
+            ring_bytes,
         })
     }
 }

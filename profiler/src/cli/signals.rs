@@ -7,6 +7,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit;
 
+/// "File size limit exceeded" on x86-64; tokio has no name for it.
+const SIGXFSZ: i32 = rustix::process::Signal::XFSZ.as_raw();
+
 /// Time for an orderly end after a second Ctrl-C.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -34,6 +37,9 @@ impl Signals {
     pub(crate) fn catch() -> anyhow::Result<Self> {
         let catch =
             |kind| -> anyhow::Result<Signal> { signal(kind).context("cannot catch signals") };
+        // A file that may not grow any more is an error to be told, not the end of the program (setrlimit(2),
+        // RLIMIT_FSIZE). Caught rather than ignored: commands that are launched have it as ever.
+        let _ = catch(SignalKind::from_raw(SIGXFSZ))?;
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Ok(Self {
             hang_up: if ignores_hang_up(&status) {

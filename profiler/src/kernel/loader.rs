@@ -44,7 +44,7 @@ const SLOTS_OF_TREES: u32 = 512;
 /// `RULES` in profiler-ebpf/src/maps.rs.
 const RULES_MAX: usize = 65536;
 
-/// How much room there is for unwind rows: kernel memory, allocated at load.
+/// How much room there is for unwind rows and samples: kernel memory, allocated at load.
 #[derive(Clone, Copy, Debug)]
 pub struct MapSizes {
     /// Chunks of [`CHUNK_ROWS`] rows, 64 KiB each.
@@ -53,6 +53,8 @@ pub struct MapSizes {
     pub pages: u32,
     /// Lists of mappings, 20 KiB each.
     pub slots: u32,
+    /// Bytes of the ring buffer of samples, a power of two; `None`: as the object has it.
+    pub ring_bytes: Option<u32>,
 }
 
 /// Which processes become known without being named.
@@ -79,6 +81,7 @@ impl MapSizes {
             } else {
                 SLOTS_OF_TREES
             },
+            ring_bytes: None,
         }
     }
 }
@@ -143,7 +146,11 @@ impl KernelSide {
         let task_offsets = features.task_offsets.unwrap_or_default();
         let follow_forks = u8::from(following.forks);
         let tell_all_execs = u8::from(following.all_execs);
-        let mut ebpf = EbpfLoader::new()
+        let mut loader = EbpfLoader::new();
+        if let Some(bytes) = sizes.ring_bytes {
+            loader.map_max_entries("SAMPLES", bytes);
+        }
+        let mut ebpf = loader
             .verifier_log_level(VerifierLogLevel::STATS)
             .override_global(global::USER_REGS, &way, true)
             .override_global(global::TASK_STACK_OFFSET, &stack_offset, true)

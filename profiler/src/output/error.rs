@@ -70,3 +70,20 @@ pub enum OutputError {
         source: io::Error,
     },
 }
+
+impl OutputError {
+    /// Another place may do. Not so where the reader of a pipe has had enough.
+    pub fn is_about_the_place(&self) -> bool {
+        match self {
+            Self::Directory { source, .. }
+            | Self::Open { source, .. }
+            | Self::Write { source }
+            | Self::Publish { source, .. } => source.kind() != io::ErrorKind::BrokenPipe,
+            Self::UnknownFormat { .. }
+            | Self::UnknownExtension { .. }
+            | Self::NoSamples
+            | Self::Exists { .. }
+            | Self::NotAFile { .. } => false,
+        }
+    }
+}

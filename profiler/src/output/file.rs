@@ -1,19 +1,22 @@
 //! Putting bytes in their place: whole or not at all, and never over something else.
 //!
-//! The bytes go to a new file beside the destination, which gets the destination's name when it is finished. Whoever
-//! looks sees nothing or everything. A recording takes its time, so whether its result can be written is found out
-//! before ([`OutputFile::prepare`]).
+//! The bytes go to a new file without a name, which gets the destination's when it is finished. Whoever looks sees
+//! nothing or everything, and of a process that is killed meanwhile nothing is left over. A recording takes its time, so
+//! whether its result can be written is found out before ([`OutputFile::prepare`]).
 
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
     io::{self, BufWriter, Write},
-    os::{fd::OwnedFd, unix::fs::FileTypeExt},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::fs::FileTypeExt,
+    },
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, RenameFlags},
+    fs::{AtFlags, CWD, Mode, OFlags, RenameFlags},
     io::Errno,
 };
 
@@ -55,8 +58,15 @@ enum Place {
         directory: OwnedFd,
         name: OsString,
         path: PathBuf,
+        /// Who may read it, less the umask.
+        mode: u32,
     },
 }
+
+/// What people expect of a file that a program writes.
+const MODE: u32 = 0o644;
+/// For a file in a place that was not asked for, where it may meet other readers.
+const MODE_PRIVATE: u32 = 0o600;
 
 impl OutputFile {
     /// Checks that `path` can be written to later, by making a file beside it and removing it again. `-` is standard
@@ -68,6 +78,22 @@ impl OutputFile {
             Place::Stdout
         } else {
             Place::find(path)?
+        };
+        Ok(Self { place, owner })
+    }
+
+    /// A new file in a directory that was not asked for, such as `/tmp`: only for its owner to read, and with a number
+    /// in its name where that is taken.
+    pub fn private(
+        directory: &Path,
+        name: &OsStr,
+        owner: Option<Owner>,
+    ) -> Result<Self, OutputError> {
+        let place = Place::New {
+            directory: probed(directory)?,
+            name: name.to_owned(),
+            path: directory.join(name),
+            mode: MODE_PRIVATE,
         };
         Ok(Self { place, owner })
     }
@@ -97,21 +123,36 @@ impl OutputFile {
                 directory,
                 name,
                 path,
+                mode,
             } => {
-                let unfinished =
-                    Unfinished::create(&directory).map_err(|errno| OutputError::Directory {
+                // One of that name may have taken its place.
+                let directory = if is_removed(&directory) {
+                    probed(&parent(&path))?
+                } else {
+                    directory
+                };
+                let mut unfinished = Unfinished::create(&directory, mode).map_err(|errno| {
+                    OutputError::Directory {
                         directory: parent(&path),
                         source: errno.into(),
-                    })?;
+                    }
+                })?;
                 fill(&unfinished.file, content)?;
-                let owner_not_set = self.owner.is_some_and(|Owner { uid, gid }| {
-                    std::os::unix::fs::fchown(&unfinished.file, Some(uid), Some(gid)).is_err()
-                });
+                // Some file systems find out only now that there is no room (NFS), or not even that (a power cut).
+                unfinished
+                    .file
+                    .sync_all()
+                    .map_err(|source| OutputError::Write { source })?;
                 let published = unfinished.publish(&name);
                 let name = published.map_err(|errno| OutputError::Publish {
                     path: path.clone(),
                     source: errno.into(),
                 })?;
+                // Last: a file of another user cannot be given a name by everybody who can write to it
+                // (`may_linkat`, fs/namei.c).
+                let owner_not_set = self.owner.is_some_and(|Owner { uid, gid }| {
+                    std::os::unix::fs::fchown(&unfinished.file, Some(uid), Some(gid)).is_err()
+                });
                 Ok(Written {
                     path: Some(path.with_file_name(name)),
                     owner_not_set,
@@ -148,41 +189,64 @@ impl Place {
                 path: path.to_owned(),
             });
         }
-        let probed = rustix::fs::open(
-            parent(path),
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .and_then(|directory| Unfinished::create(&directory).map(drop).map(|()| directory));
-        match probed {
-            Ok(directory) => Ok(Self::New {
-                directory,
-                name: name.to_owned(),
-                path: path.to_owned(),
-            }),
-            Err(errno) => Err(OutputError::Directory {
-                directory: parent(path),
-                source: errno.into(),
-            }),
-        }
+        Ok(Self::New {
+            directory: probed(&parent(path))?,
+            name: name.to_owned(),
+            path: path.to_owned(),
+            mode: MODE,
+        })
     }
 }
 
-/// A file that does not have its name yet. It is removed unless it gets one.
+/// Opens a directory in which a file can be made, as was tried.
+fn probed(directory: &Path) -> Result<OwnedFd, OutputError> {
+    rustix::fs::open(
+        directory,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .and_then(|opened| Unfinished::create(&opened, MODE).map(drop).map(|()| opened))
+    .map_err(|errno| OutputError::Directory {
+        directory: directory.to_owned(),
+        source: errno.into(),
+    })
+}
+
+/// The directory has no name any more, and takes no files. What the kernel says then depends on the file system.
+fn is_removed(directory: &OwnedFd) -> bool {
+    rustix::fs::fstat(directory).is_ok_and(|about| about.st_nlink == 0)
+}
+
+/// A file that does not have its name yet. It is gone unless it gets one.
 struct Unfinished<'d> {
     directory: &'d OwnedFd,
+    /// On file systems that have no files without a name, one that nobody looks for.
     name: Option<String>,
     file: File,
 }
 
 impl<'d> Unfinished<'d> {
-    fn create(directory: &'d OwnedFd) -> Result<Self, Errno> {
+    fn create(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match rustix::fs::openat(directory, ".", flags, Mode::from_raw_mode(mode)) {
+            Ok(file) => Ok(Self {
+                directory,
+                name: None,
+                file: file.into(),
+            }),
+            // NFS, FAT and others.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::create_named(directory, mode),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn create_named(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut attempt = 0;
         loop {
             let name = format!(".pyprof-bpf-{}-{attempt}.part", std::process::id());
-            match rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(0o644)) {
+            match rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(mode)) {
                 Ok(file) => {
                     return Ok(Self {
                         directory,
@@ -197,14 +261,15 @@ impl<'d> Unfinished<'d> {
     }
 
     /// Gives the file its name, or the first free one like it.
-    fn publish(mut self, wanted: &OsStr) -> Result<OsString, Errno> {
-        let Some(unfinished) = self.name.as_deref() else {
-            return Err(Errno::NOENT);
-        };
+    fn publish(&mut self, wanted: &OsStr) -> Result<OsString, Errno> {
         let mut number = 0;
         loop {
             let name = numbered(wanted, number);
-            match rename_to_new(self.directory, unfinished, &name) {
+            let placed = match &self.name {
+                Some(unfinished) => rename_to_new(self.directory, unfinished, &name),
+                None => link_to_new(&self.file, self.directory, &name),
+            };
+            match placed {
                 Ok(()) => {
                     self.name = None;
                     return Ok(name);
@@ -223,6 +288,13 @@ impl Drop for Unfinished<'_> {
             let _ = rustix::fs::unlinkat(self.directory, name, AtFlags::empty());
         }
     }
+}
+
+/// Gives a name to a file that has none, unless there is a file of that name.
+fn link_to_new(file: &File, directory: &OwnedFd, to: &OsStr) -> Result<(), Errno> {
+    // By way of /proc, for which no capability is needed (`AT_EMPTY_PATH` in linkat(2)).
+    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, from, directory, to, AtFlags::SYMLINK_FOLLOW)
 }
 
 /// Renames, unless there is a file of that name. A file system that cannot do both at once (NFS) has links, which never

@@ -195,7 +195,10 @@ impl Session {
         };
         let mut targets = Targets::select(&settings.selector, settings.subprocesses)?;
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
-        let sizes = MapSizes::for_text(targets.text_bytes(), following);
+        let sizes = MapSizes {
+            ring_bytes: settings.ring_bytes,
+            ..MapSizes::for_text(targets.text_bytes(), following)
+        };
         let mut kernel = KernelSide::load(&features, sizes, settings.kernel_stacks, following)?;
         if settings.bpf_stats {
             kernel.enable_stats()?;

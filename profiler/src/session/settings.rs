@@ -25,4 +25,6 @@ pub struct RecordSettings {
     pub threads: bool,
     /// Have the kernel measure the BPF program's running time (adds some 20 ns to each run).
     pub bpf_stats: bool,
+    /// Bytes of the ring buffer between the kernel and us, a power of two; `None`: 8 MiB.
+    pub ring_bytes: Option<u32>,
 }

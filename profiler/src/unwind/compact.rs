@@ -3,9 +3,7 @@
 use std::fs::File;
 
 use object::{ReadCache, ReadRef};
-use profiler_common::unwind_row::{
-    PAGE_BYTES, PAGE_ROWS_MAX, PAGE_SHIFT, RULE_NONE, UnwindRule, cfa,
-};
+use profiler_common::unwind_row::{PAGE_BYTES, PAGE_ROWS_MAX, PAGE_SHIFT, RULE_NONE, UnwindRule};
 use rustc_hash::FxHashMap;
 
 use super::eh_frame;
@@ -20,10 +18,6 @@ const PAGES_MAX: u64 = 1 << 18;
 const ROWS_MAX: usize = 1 << 24;
 /// Most different rules of one file. Real ones have some hundreds or thousands.
 const RULES_MAX: usize = 1 << 16;
-
-/// Longest code at the start of a program that is taken for one function without a caller. The dynamic linker's has some
-/// 80 bytes (`RTLD_START`, glibc's sysdeps/x86_64/dl-machine.h).
-const START_BYTES: u64 = 128;
 
 /// Where the rows of one page of text lie in [`CompactTable::rows`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,16 +116,7 @@ fn compile_from<'a, R: ReadRef<'a>>(data: R) -> Result<CompiledElf, UnwindError>
     let elf = ElfView::parse(data)?;
     let mut stats = CompileStats::default();
     let mut builder = Builder::default();
-    let mut start = elf.start;
-    eh_frame::rules(&elf, &mut stats, |at, rule| {
-        if let Some(begin) = start.take_if(|begin| *begin < at) {
-            builder.put_start(begin, at);
-        }
-        builder.put(at, rule);
-    })?;
-    if let Some(begin) = start {
-        builder.put_start(begin, u64::MAX);
-    }
+    eh_frame::rules(&elf, &mut stats, |at, rule| builder.put(at, rule))?;
     Ok(CompiledElf {
         segments: elf.segments,
         table: builder.finish(stats),
@@ -194,22 +179,6 @@ impl Builder {
         // "Nothing known" from the first byte on is what a page without rows says.
         if offset > 0 || self.rule_index != RULE_NONE {
             self.push(offset);
-        }
-    }
-
-    /// The program starts at `begin`, and what is known of its code goes on at `next`. Where nothing is known there, it
-    /// is at least known to have no caller: the dynamic linker's `_start` has no unwind information.
-    fn put_start(&mut self, begin: u64, next: u64) {
-        if self.rule_index == RULE_NONE {
-            let outermost = UnwindRule {
-                cfa: cfa::END,
-                ..UnwindRule::default()
-            };
-            self.put(begin, outermost);
-            self.put(
-                begin.saturating_add(START_BYTES).min(next),
-                UnwindRule::default(),
-            );
         }
     }
 

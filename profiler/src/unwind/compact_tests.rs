@@ -70,15 +70,15 @@ fn where_a_program_starts_there_is_no_caller_unless_its_information_says_otherwi
         addresses.map(|address| at(&table, address))
     };
     let root = Some(only(cfa::END));
-    assert_eq!(rules(0x100, [0xff, 0x100, 0x17f]), [None, root, root]);
-    assert_eq!(rules(0x100, [0x180, 0x20, 0x1000])[0], None);
+    assert_eq!(rules(0x100, [0xff, 0x100, 0x13f]), [None, root, root]);
+    assert_eq!(rules(0x100, [0x140, 0x20, 0x1000])[0], None);
     // Up to the next function, in front of all, behind all, and in one.
     assert_eq!(
         rules(0xff0, [0xfef, 0xff0, 0x1000]),
         [None, root, Some(rsp(8))]
     );
     assert_eq!(rules(0x10, [0xf, 0x10, 0x20]), [None, root, Some(rsp(8))]);
-    assert_eq!(rules(0x3000, [0x2fff, 0x3000, 0x3080]), [None, root, None]);
+    assert_eq!(rules(0x3000, [0x2fff, 0x3000, 0x3040]), [None, root, None]);
     assert_eq!(
         rules(0x20, [0x20, 0x2f, 0x30]),
         [Some(rsp(8)), Some(rsp(8)), None]

@@ -89,20 +89,33 @@ pub(super) struct ElfView<'a> {
     pub(super) eh_frame: Option<Section<'a>>,
     /// `.debug_frame`, not compressed.
     pub(super) debug_frame: Option<Section<'a>>,
-    /// Sections of jump stubs by name, for linkers that write no call frame information for them.
+    /// Sections of jump stubs by name, for linkers that write no call frame information for them, and the code at the
+    /// entry point, for assembly that has none (`_start` of glibc's dynamic loader).
     pub(super) plt: Vec<Plt>,
-    /// Where the kernel starts the program, if that is code of it.
-    pub(super) start: Option<u64>,
 }
 
-/// A section of jump stubs.
+/// Code whose unwinding is known without being described.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plt {
-    /// Where its stubs lie.
+    /// Where it lies.
     pub(super) range: Range<u64>,
-    /// It is `.plt`, whose stubs push a number before they jump; the others only jump.
-    pub(super) is_lazy: bool,
+    /// What it is.
+    pub(super) kind: PltKind,
 }
+
+/// Kinds of such code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PltKind {
+    /// `.plt`: stubs that push a number before they jump.
+    Lazy,
+    /// Stubs that only jump.
+    Plain,
+    /// Where the kernel begins a program: nothing has called it. How long it is, is not known.
+    Entry,
+}
+
+/// Bytes of code at an entry point that belong to it, if nothing describes them: the loader's has 61.
+const ENTRY_BYTES: u64 = 64;
 
 impl<'a> ElfView<'a> {
     /// Reads the headers, and of the rest only the sections of interest. Bytes in memory must begin at an address that
@@ -152,11 +165,12 @@ impl<'a> ElfView<'a> {
             eh_frame: None,
             debug_frame: None,
             plt: Vec::new(),
-            start: None,
         };
-        let start = header.e_entry(Endian);
-        let mut code = view.code_ranges().into_iter();
-        view.start = code.any(|range| range.contains(&start)).then_some(start);
+        let entry = header.e_entry(Endian);
+        view.plt.push(Plt {
+            range: entry..entry.saturating_add(ENTRY_BYTES),
+            kind: PltKind::Entry,
+        });
         view.find_sections(header, data);
         if view.eh_frame.is_none() {
             view.eh_frame = programs
@@ -205,9 +219,9 @@ impl<'a> ElfView<'a> {
                 let bytes = section.data(Endian, data).ok();
                 bytes.filter(|bytes| !bytes.is_empty())
             };
-            let stubs = |is_lazy| Plt {
+            let stubs = |kind| Plt {
                 range: svma..svma.saturating_add(section.sh_size(Endian)),
-                is_lazy,
+                kind,
             };
             if name.starts_with(b".eh_frame\0") && is_readable {
                 self.eh_frame = self
@@ -218,9 +232,9 @@ impl<'a> ElfView<'a> {
                     .debug_frame
                     .or_else(|| bytes().map(|data| Section { data, svma }));
             } else if name.starts_with(b".plt\0") {
-                self.plt.push(stubs(true));
+                self.plt.push(stubs(PltKind::Lazy));
             } else if name.starts_with(b".plt.sec\0") || name.starts_with(b".plt.got\0") {
-                self.plt.push(stubs(false));
+                self.plt.push(stubs(PltKind::Plain));
             }
         }
     }

@@ -1,10 +1,11 @@
-//! Rules for jump stubs that no call frame information describes. GNU ld writes some for its stubs, lld does not.
+//! Rules for jump stubs that no call frame information describes. GNU ld writes some for its stubs, lld does not. And
+//! for the first function of the dynamic loader: a process spends its first millisecond or two below it.
 
 use std::ops::Range;
 
 use profiler_common::unwind_row::{UnwindRule, bp, cfa};
 
-use super::elf::Plt;
+use super::elf::{Plt, PltKind};
 
 /// Bytes of one stub, and of the code in front of the lazy ones that calls the linker.
 const STUB_BYTES: u64 = 16;
@@ -39,19 +40,24 @@ impl<'a> Stubs<'a> {
         put: &mut impl FnMut(u64, UnwindRule),
     ) {
         while let Some(plt) = self.rest.pop_if(|plt| plt.range.start < next) {
-            let Range { start, end } = plt.range;
+            let Range { start, mut end } = plt.range;
+            if plt.kind == PltKind::Entry {
+                end = end.min(next);
+            }
             if start < *described_until || end > next {
                 continue;
             }
             if *described_until != 0 && *described_until < start {
                 put(*described_until, UnwindRule::default());
             }
-            if plt.is_lazy && end - start > STUB_BYTES {
-                put(start, from_rsp(cfa::RSP, 16));
-                put(start + FIRST_PUSH_BYTES, from_rsp(cfa::RSP, 24));
-                put(start + STUB_BYTES, from_rsp(cfa::PLT, PUSHED_FROM));
-            } else {
-                put(start, from_rsp(cfa::RSP, 8));
+            match plt.kind {
+                PltKind::Lazy if end - start > STUB_BYTES => {
+                    put(start, from_rsp(cfa::RSP, 16));
+                    put(start + FIRST_PUSH_BYTES, from_rsp(cfa::RSP, 24));
+                    put(start + STUB_BYTES, from_rsp(cfa::PLT, PUSHED_FROM));
+                }
+                PltKind::Lazy | PltKind::Plain => put(start, from_rsp(cfa::RSP, 8)),
+                PltKind::Entry => put(start, from_rsp(cfa::END, 0)),
             }
             *described_until = end;
         }
@@ -90,7 +96,7 @@ mod tests {
     fn lazy_stubs_are_a_word_deeper_behind_their_push() {
         let plt = [Plt {
             range: 0x2000..0x2040,
-            is_lazy: true,
+            kind: PltKind::Lazy,
         }];
         let expected = [
             (0x1100, cfa::NONE, 0),
@@ -102,19 +108,32 @@ mod tests {
     }
 
     #[test]
+    fn nothing_has_called_the_code_at_the_entry_point() {
+        let entry = [Plt {
+            range: 0x2000..0x2040,
+            kind: PltKind::Entry,
+        }];
+        let expected = [(0x1100, cfa::NONE, 0), (0x2000, cfa::END, 0)];
+        assert_eq!(fill(&entry, 0x1100, 0x2020), expected);
+        // It has unwind information of its own, or what is before it goes on.
+        assert_eq!(fill(&entry, 0x1100, 0x2000), []);
+        assert_eq!(fill(&entry, 0x2001, 0x2100), []);
+    }
+
+    #[test]
     fn stubs_that_are_described_or_not_code_are_left_alone() {
         let plt = [
             Plt {
                 range: 0x2000..0x2040,
-                is_lazy: false,
+                kind: PltKind::Plain,
             },
             Plt {
                 range: 0x2fff..0x3010,
-                is_lazy: false,
+                kind: PltKind::Plain,
             },
             Plt {
                 range: 0xa000..0xa040,
-                is_lazy: false,
+                kind: PltKind::Plain,
             },
         ];
         assert_eq!(fill(&plt, 0x2001, 0x3000), []);

@@ -2,6 +2,7 @@
 
 mod advice;
 mod compiled;
+mod faults;
 mod hotplug;
 mod launch;
 mod launch_old;
@@ -71,7 +72,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     let (pythons, old_pythons) = (python::all(), python::old());
     let mut trials = if pythons.is_empty() {
         skipped(
-            with_own.iter().chain(hotplug::TESTS),
+            with_own
+                .iter()
+                .chain(&faults::tests())
+                .chain(hotplug::TESTS),
             "there is no CPython 3.12 or newer on PATH or under pyenv",
         )
     } else {
@@ -87,6 +91,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         for_each(&old_pythons, &with_ours)
     });
     if let Some(newest) = pythons.last() {
+        trials.extend(faults::tests().into_iter().map(|test| trial(test, newest)));
         trials.extend(hotplug::TESTS.iter().map(|test| trial(*test, newest)));
     }
     trials

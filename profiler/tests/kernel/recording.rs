@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     time::Duration,
 };
@@ -42,22 +42,32 @@ pub(super) fn begin(pid: u32, options: &[&str]) -> Recorder {
 /// The program while it records.
 pub(super) struct Recorder {
     child: Child,
-    files: tempfile::TempDir,
+    file: PathBuf,
+    /// Holds `file`, unless that is somewhere else.
+    files: Option<tempfile::TempDir>,
 }
 
 impl Recorder {
     /// Starts it and waits until it samples, or has ended.
-    pub(super) fn start(mut command: Command, options: &[&str]) -> Self {
+    pub(super) fn start(command: Command, options: &[&str]) -> Self {
         let files = super::scratch();
-        let output = files.path().join("profile.folded");
-        command.args(["--output".as_ref(), output.as_os_str()]);
+        let file = files.path().join("profile.folded");
+        let mut recorder = Self::start_into(command, &file, options);
+        recorder.files = Some(files);
+        recorder
+    }
+
+    /// The same, with its result in a file of that name.
+    pub(super) fn start_into(mut command: Command, file: &Path, options: &[&str]) -> Self {
+        command.args(["--output".as_ref(), file.as_os_str()]);
         if !options.contains(&"--view") {
             command.args(["--view", "mixed"]);
         }
         command.args(options).stderr(Stdio::piped());
         let mut recorder = Self {
             child: command.spawn().unwrap(),
-            files,
+            file: file.to_owned(),
+            files: None,
         };
         let pid = recorder.pid();
         eventually("sampling", || {
@@ -97,15 +107,19 @@ impl Recorder {
             std::thread::sleep(Duration::from_millis(10));
         }
         let output = self.child.wait_with_output().unwrap();
-        let file = self.files.path().join("profile.folded");
         Recording {
             peak_rss_kib,
-            ..Recording::of(&output, &file)
+            ..Recording::of(&output, &self.file)
         }
+    }
+
+    /// Waits for its end; what it said, whatever came of it.
+    pub(super) fn output(self) -> Output {
+        self.child.wait_with_output().unwrap()
     }
 }
 
-fn opened(pid: u32) -> impl Iterator<Item = std::path::PathBuf> {
+fn opened(pid: u32) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
         .flatten();
@@ -240,6 +254,21 @@ impl Recording {
             cut.join("\n")
         );
         self
+    }
+
+    /// Every sample that the kernel took is in the file or counted as lost. Needs `--bpf-stats`. Gives the number of
+    /// those that were lost.
+    pub(super) fn assert_all_accounted_for(&self) -> u64 {
+        let report = &self.report;
+        let (_, taken) = report.split_once(" samples=").unwrap();
+        let taken: u64 = taken.split(' ').next().unwrap().parse().unwrap();
+        let lost = report
+            .lines()
+            .find_map(|line| number_before(line.strip_prefix("lost ")?, " sample"))
+            .unwrap_or(0);
+        note(format!("{taken} taken, {lost} lost"));
+        assert_eq!(self.samples() + lost, taken, "{report}");
+        lost
     }
 
     /// None was lost.

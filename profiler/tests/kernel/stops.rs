@@ -6,8 +6,8 @@ use aya::{maps::loaded_maps, programs::loaded_programs};
 use rustix::process::Signal;
 
 use super::{
-    Python, Test, Verdict, eventually, note,
-    recording::{Recorder, Recording, begin, number_before},
+    Python, Test, Verdict, eventually,
+    recording::{Recorder, Recording, begin},
     running::{Running, signal},
     workload,
 };
@@ -35,7 +35,12 @@ fn assert_ends_well(recorder: Recorder, stop: impl FnOnce(u32)) -> Recording {
     stop(recorder.pid());
     let recording = recorder.end();
     recording.assert_done(10);
-    // The kernel frees them a moment after their last user.
+    assert_gone(&programs, &maps);
+    recording
+}
+
+/// Nothing of these is left in the kernel, which frees them a moment after their last user.
+pub(super) fn assert_gone(programs: &[u32], maps: &[u32]) {
     eventually("the removal of the BPF program and its maps", || {
         let programs_left = loaded_programs()
             .flatten()
@@ -43,7 +48,6 @@ fn assert_ends_well(recorder: Recorder, stop: impl FnOnce(u32)) -> Recording {
         let maps_left = loaded_maps().flatten().any(|map| maps.contains(&map.id()));
         !programs_left && !maps_left
     });
-    recording
 }
 
 fn interrupt(python: &Python) -> Verdict {
@@ -88,15 +92,7 @@ fn backlog(python: &Python) -> Verdict {
         std::thread::sleep(Duration::from_millis(2200));
         signal(recorder.pid(), Signal::CONT);
         let recording = recorder.end();
-        let report = &recording.report;
-        let (_, taken) = report.split_once(" samples=").unwrap();
-        let taken: u64 = taken.split(' ').next().unwrap().parse().unwrap();
-        let lost = report
-            .lines()
-            .find_map(|line| number_before(line.strip_prefix("lost ")?, " sample"))
-            .unwrap_or(0);
-        note(format!("{taken} taken, {lost} lost"));
-        assert_eq!(recording.samples() + lost, taken, "{report}");
+        recording.assert_all_accounted_for();
     }
     Ok(())
 }

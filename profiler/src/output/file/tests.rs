@@ -155,13 +155,71 @@ fn the_file_belongs_to_the_given_owner() {
 }
 
 #[test]
-fn leftovers_of_others_do_not_hinder() {
+fn an_unfinished_file_has_no_name_that_could_be_left_over() {
+    let directory = directory();
+    let file = OutputFile::prepare(&directory.path().join("out.svg"), None).expect("writable");
+    let written = file.commit(|out| {
+        text(out)?;
+        assert_eq!(names(directory.path()), [""; 0]);
+        Ok(())
+    });
+    assert_eq!(
+        written.expect("written").path,
+        Some(directory.path().join("out.svg"))
+    );
+}
+
+/// NFS and FAT have no files without a name.
+#[test]
+fn without_nameless_files_leftovers_of_others_do_not_hinder() {
     let directory = directory();
     let leftover = format!(".pyprof-bpf-{}-0.part", std::process::id());
     fs::write(directory.path().join(&leftover), "").expect("written");
-    let file = OutputFile::prepare(&directory.path().join("out.svg"), None).expect("writable");
+    fs::write(directory.path().join("out.svg"), "precious").expect("written");
+    let opened = probed(directory.path()).expect("writable");
+    let mut file = Unfinished::create_named(&opened, MODE).expect("made");
+    file.file.write_all(b"x").expect("written");
+    assert_eq!(names(directory.path()).len(), 3);
+    assert_eq!(
+        file.publish(OsStr::new("out.svg")).expect("named"),
+        "out-1.svg"
+    );
+    drop(file);
+    let unfinished = Unfinished::create_named(&opened, MODE).expect("made");
+    drop(unfinished);
+    assert_eq!(
+        names(directory.path()),
+        [leftover.as_str(), "out-1.svg", "out.svg"]
+    );
+}
+
+#[test]
+fn a_directory_that_is_removed_meanwhile_is_told_and_another_one_will_do() {
+    let (removed, other) = (directory(), directory());
+    let path = removed.path().join("out.svg");
+    let file = OutputFile::prepare(&path, None).expect("writable");
+    fs::remove_dir(removed.path()).expect("removed");
+    let message = file.commit(text).expect_err("no place").to_string();
+    assert!(message.contains("No such file or directory"), "{message}");
+
+    fs::write(other.path().join("out.svg"), "precious").expect("written");
+    let file = OutputFile::private(other.path(), OsStr::new("out.svg"), None).expect("writable");
+    let written = file.commit(text).expect("written").path.expect("a file");
+    assert_eq!(written, other.path().join("out-1.svg"));
+    let mode = fs::metadata(&written).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_directory_that_was_made_anew_is_as_good() {
+    let directory = directory();
+    let below = directory.path().join("below");
+    fs::create_dir(&below).expect("made");
+    let file = OutputFile::prepare(&below.join("out.svg"), None).expect("writable");
+    fs::remove_dir(&below).expect("removed");
+    fs::create_dir(&below).expect("made");
     file.commit(text).expect("written");
-    assert_eq!(names(directory.path()), [leftover.as_str(), "out.svg"]);
+    assert_eq!(names(&below), ["out.svg"]);
 }
 
 #[test]

@@ -15,9 +15,10 @@ use std::{
         fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
-use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
 
 use super::{caller::sudo_caller, program::Program};
 
@@ -39,6 +40,12 @@ macro_rules! python_source {
         ))
     };
 }
+
+/// What every folder's name begins with.
+const NAME: &str = "pyprof-trampolines-";
+
+/// A folder that is older than this is locked, unless its maker is gone.
+const LOCKED_AFTER: Duration = Duration::from_mins(1);
 
 /// What is in the folder: made by the build script, or taken as it is.
 const FILES: [Content; 4] = [
@@ -70,6 +77,8 @@ pub struct TrampolineFolder {
     path: PathBuf,
     /// Others may make files beside it.
     is_shared: bool,
+    /// The folder itself, locked for as long as this process lives: how others see that it is in use.
+    lock: Option<File>,
 }
 
 /// There is no place for such a folder.
@@ -99,7 +108,11 @@ impl TrampolineFolder {
             return Ok(None);
         };
         match Program::find(program, env::var_os("PATH").as_deref()) {
-            Program::Unknown | Program::Python(3, 9..=11) => Self::make(&places()).map(Some),
+            Program::Unknown | Program::Python(3, 9..=11) => {
+                let places = places();
+                remove_leftovers(&places, LOCKED_AFTER);
+                Self::make(&places).map(Some)
+            }
             Program::Python(..) | Program::Missing => Ok(None),
         }
     }
@@ -130,13 +143,16 @@ impl TrampolineFolder {
     fn make_in(place: &Place) -> io::Result<Self> {
         // The name cannot be known beforehand, and what exists is never taken.
         let random = RandomState::new().build_hasher().finish();
-        let name = format!("pyprof-trampolines-{}-{random:016x}", std::process::id());
+        let name = format!("{NAME}{}-{random:016x}", std::process::id());
         let private = 0o700;
         let path = place.path.join(name);
         DirBuilder::new().mode(private).create(&path)?;
+        let lock = File::open(&path).ok();
+        let lock = lock.filter(|it| flock(it, FlockOperation::NonBlockingLockExclusive).is_ok());
         let mut folder = Self {
             path,
             is_shared: false,
+            lock,
         };
         make_folder(&folder.path.join(PACKAGE))?;
         for (name, content) in FILES {
@@ -170,18 +186,55 @@ impl TrampolineFolder {
 
 impl Drop for TrampolineFolder {
     fn drop(&mut self) {
-        // A Python that is just starting may add a compiled file to a folder that is being emptied.
-        for _ in 0..3 {
-            let removed = if self.is_shared {
-                empty(&self.path)
-            } else {
-                fs::remove_dir_all(&self.path)
-            };
-            if removed.is_ok() {
-                return;
+        remove(&self.path, self.is_shared);
+        // Not before it is empty: nobody else need look into it.
+        self.lock.take();
+    }
+}
+
+/// Removes a folder of ours with all that is in it, or only the latter where the name must stay taken.
+fn remove(folder: &Path, is_shared: bool) {
+    // A Python that is just starting may add a compiled file to a folder that is being emptied.
+    for _ in 0..3 {
+        let removed = if is_shared {
+            empty(folder)
+        } else {
+            fs::remove_dir_all(folder)
+        };
+        if removed.is_ok() {
+            return;
+        }
+    }
+}
+
+/// Removes the folders of profilers that were killed: nobody holds their locks. Should a command of theirs still run,
+/// Pythons that it starts from now on get no trampolines, as at the end of every recording.
+fn remove_leftovers(places: &[PathBuf], older_than: Duration) {
+    for place in places.iter().filter_map(|place| fit(place).ok()) {
+        let entries = fs::read_dir(&place.path).into_iter().flatten().flatten();
+        for entry in
+            entries.filter(|entry| entry.file_name().as_bytes().starts_with(NAME.as_bytes()))
+        {
+            if is_leftover(&entry.path(), older_than) {
+                remove(&entry.path(), place.is_shared);
             }
         }
     }
+}
+
+/// A folder of this user, old enough to be locked, and not locked.
+fn is_leftover(folder: &Path, older_than: Duration) -> bool {
+    let Ok(about) = fs::symlink_metadata(folder) else {
+        return false;
+    };
+    let own = rustix::process::geteuid().as_raw();
+    let age = |made| SystemTime::now().duration_since(made).ok();
+    let is_old = about.modified().ok().and_then(age) >= Some(older_than);
+    about.is_dir()
+        && about.uid() == own
+        && is_old
+        && File::open(folder)
+            .is_ok_and(|it| flock(&it, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
 fn empty(folder: &Path) -> io::Result<()> {

@@ -71,6 +71,26 @@ fn where_others_can_make_files_the_name_stays_taken() {
 }
 
 #[test]
+fn what_a_killed_profiler_left_is_removed_by_the_next() {
+    let place = tempfile::tempdir().unwrap();
+    let places = [place.path().to_owned()];
+    let in_use = TrampolineFolder::make(&places).unwrap();
+    let mut killed = TrampolineFolder::make(&places).unwrap();
+    // The kernel takes the lock of a process that is gone; the folder stays.
+    killed.lock = None;
+    let killed = std::mem::ManuallyDrop::new(killed);
+    let others = place.path().join("other");
+    fs::create_dir(&others).unwrap();
+
+    // It may be so new that its maker has not come to locking it.
+    remove_leftovers(&places, Duration::from_hours(1));
+    assert!(killed.path().exists());
+    remove_leftovers(&places, Duration::ZERO);
+    assert!(!killed.path().exists());
+    assert!(in_use.path().exists() && others.exists());
+}
+
+#[test]
 fn memory_that_must_not_run_is_no_place() {
     // Where the kernel shows its own things, there is never a program.
     if statvfs("/proc").is_ok_and(|about| about.f_flag.contains(StatVfsMountFlags::NOEXEC)) {

@@ -7,6 +7,7 @@ use std::{
     fs,
     path::Path,
     process::{Command, Stdio},
+    time::{Duration, SystemTime},
 };
 
 use pyprof_bpf::process::launch::TrampolineFolder;
@@ -36,6 +37,10 @@ pub(super) const TESTS: &[Test] = &[
     ("odd_paths_do_no_harm", odd_paths),
     ("a_file_system_without_programs_is_passed_over", noexec),
     ("the_folder_stays_while_the_command_runs", folder_stays),
+    (
+        "the_folder_of_a_killed_profiler_goes_with_the_next",
+        folder_of_killed,
+    ),
     (
         "trampolines_that_come_late_are_told_with_the_command_that_helps",
         late,
@@ -294,6 +299,36 @@ fn folder_stays(python: &Python) -> Verdict {
     let broken = stage.write("broken", &own_interpreter);
     let (output, _) = stage.run(&mut stage.command(&[], &[broken.to_str().unwrap()]));
     assert_eq!(output.status.code(), Some(126), "{output:?}");
+    Ok(())
+}
+
+fn folder_of_killed(python: &Python) -> Verdict {
+    let stage = Stage::new();
+    let path = python.path.to_str().unwrap();
+    let mut command = stage.command(&[], &[path, "-c", "import time; time.sleep(0.5)"]);
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    eventually("a start", || !stage.leftovers().is_empty());
+    signal(child.id(), Signal::KILL);
+    child.wait().unwrap();
+    let leftovers = stage.leftovers();
+    let [folder] = leftovers.as_slice() else {
+        panic!("{leftovers:?}");
+    };
+
+    // What is new may be in the making: it stays.
+    let next = || {
+        let output = stage.command(&["-d", "0.2"], &[path, "-c", ""]).output();
+        let _ = fs::remove_file(stage.path("profile.folded"));
+        assert!(output.unwrap().status.code().is_some());
+    };
+    next();
+    assert_eq!(stage.leftovers(), leftovers);
+    let hour_ago = SystemTime::now() - Duration::from_hours(1);
+    fs::File::open(folder)
+        .and_then(|folder| folder.set_modified(hour_ago))
+        .unwrap();
+    next();
+    assert!(stage.leftovers().is_empty());
     Ok(())
 }
 
