@@ -142,20 +142,24 @@ pub(crate) fn with_numpy(notes: &mut Vec<String>) -> Vec<PathBuf> {
     pythons.into_iter().map(usable).collect()
 }
 
-/// The interpreter of the virtual environment for `python`, with numpy, made if it is not
-/// there.
+/// What the tests' Pythons have besides: compiled code to walk through, and a server that
+/// forks its workers.
+const PACKAGES: [&str; 2] = ["numpy", "gunicorn"];
+
+/// The interpreter of the virtual environment for `python`, with numpy and gunicorn, made
+/// if it is not there.
 pub(crate) fn environment(python: &Python) -> Result<PathBuf> {
     let version = python.version_text();
     let (major, minor, _) = python.version;
     let folder = host::target_dir().join("test-python").join(&version);
     let own = folder.join("bin/python");
-    let numpy = folder.join(format!("lib/python{major}.{minor}/site-packages/numpy"));
-    if own.exists() && numpy.is_dir() {
+    let packages = folder.join(format!("lib/python{major}.{minor}/site-packages"));
+    if own.exists() && PACKAGES.iter().all(|name| packages.join(name).is_dir()) {
         return Ok(own);
     }
     eprintln!("Making a virtual environment with numpy for CPython {version}");
     make_environment(python, &folder)?;
-    pip_install(&own, &["numpy"], Patience::seconds(300))?;
+    pip_install(&own, &PACKAGES, Patience::seconds(300))?;
     Ok(own)
 }
 

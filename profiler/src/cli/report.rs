@@ -1,6 +1,7 @@
 //! What is said at the end of a recording. The lines are made by pure functions; one function prints.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     io::{self, Write as _},
     time::Duration,
@@ -23,6 +24,9 @@ use crate::{
 
 /// Processes that are named in the report.
 const BUSIEST: usize = 3;
+
+/// Advice is given when it is for more than one in so many samples.
+const ADVICE_SHARE: u64 = 20;
 
 /// More lines than these are not read.
 const LINES_MAX: usize = 8;
@@ -349,17 +353,31 @@ fn python_share(quality: &Quality) -> Option<String> {
 }
 
 /// The advice for the first target that needs some, and for how many others it holds. That a program is no Python is no
-/// news where another one is.
+/// news where another one is, nor is a Python that was hardly met: each has its first moments without names.
 fn name_advice(summary: &Summary) -> Vec<String> {
     let is_python = |target: &&TargetSummary| target.names != NameDiagnosis::NotPython;
     let some_python = summary.targets.iter().any(|target| is_python(&target));
-    let mut in_need = summary
+    let in_need: Vec<_> = summary
         .targets
         .iter()
         .filter(|target| !some_python || is_python(target))
-        .filter_map(|target| Some(advice(target, summary)).filter(|lines| !lines.is_empty()));
-    let mut lines = in_need.next().unwrap_or_default();
-    let others = in_need.count();
+        .filter_map(|target| {
+            let lines = advice(target, summary);
+            (!lines.is_empty()).then_some((target.samples, lines))
+        })
+        .collect();
+    let all: u64 = summary.targets.iter().map(|target| target.samples).sum();
+    let theirs: u64 = in_need.iter().map(|(samples, _)| samples).sum();
+    let some_named = summary
+        .targets
+        .iter()
+        .any(|target| target.names == NameDiagnosis::Named);
+    if some_named && theirs * ADVICE_SHARE < all {
+        return Vec::new();
+    }
+    let others = in_need.len().saturating_sub(1);
+    let mut lines = in_need.into_iter().map(|(_, lines)| lines);
+    let mut lines = lines.next().unwrap_or_default();
     if others > 0
         && let Some(last) = lines.last_mut()
     {
@@ -371,17 +389,29 @@ fn name_advice(summary: &Summary) -> Vec<String> {
 
 /// The targets in a few words.
 fn who(summary: &Summary) -> String {
-    match summary.targets.as_slice() {
-        [] => "no process".to_owned(),
-        [target] => format!("pid {} ({})", target.pid, short_command(target)),
-        targets => format!("{} processes", grouped(targets.len() as u64)),
+    let without = match summary.unsampled.processes {
+        0 => String::new(),
+        more => format!(" and {} without samples", grouped(more)),
+    };
+    match (summary.targets.as_slice(), processes(summary)) {
+        ([], _) => "no process".to_owned(),
+        ([target, ..], 1) => {
+            format!("pid {} ({}){without}", target.pid, short_command(target))
+        }
+        (_, several) => format!("{} processes{without}", grouped(several)),
     }
+}
+
+/// Processes with samples: one that ran several programs counts once.
+fn processes(summary: &Summary) -> u64 {
+    let pids: BTreeSet<Pid> = summary.targets.iter().map(|target| target.pid).collect();
+    pids.len() as u64 + summary.unsampled.untold
 }
 
 fn how_long(summary: &Summary) -> String {
     let time = seconds(summary.elapsed);
     match summary.stop {
-        StopReason::TargetExited if summary.targets.len() > 1 => {
+        StopReason::TargetExited if summary.roots > 1 => {
             format!("until all of them had exited after {time}")
         }
         StopReason::TargetExited => format!("until the target exited after {time}"),
@@ -398,7 +428,8 @@ fn rate(summary: &Summary) -> String {
 }
 
 fn cpu_time(summary: &Summary) -> Duration {
-    summary.targets.iter().map(|target| target.cpu_time).sum()
+    let told: Duration = summary.targets.iter().map(|target| target.cpu_time).sum();
+    told + summary.unsampled.cpu_time
 }
 
 #[cfg(test)]

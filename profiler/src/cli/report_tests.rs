@@ -34,6 +34,7 @@ fn recording(quality: Quality) -> Recording {
         profile: Profile::default(),
         summary: Summary {
             targets: vec![target(NameDiagnosis::Named)],
+            roots: 1,
             unsampled: Unsampled::default(),
             stop: StopReason::Duration,
             elapsed: Duration::from_secs(30),
@@ -341,6 +342,8 @@ fn of_several_processes_the_busiest_are_named() {
     );
     let mut exited = several(2);
     exited.summary.stop = StopReason::TargetExited;
+    assert!(report_lines(&exited, &[])[0].contains("until the target exited"));
+    exited.summary.roots = 2;
     assert!(report_lines(&exited, &[])[0].contains("until all of them had exited"));
 }
 
@@ -355,6 +358,41 @@ fn a_shell_among_pythons_needs_no_advice() {
         advice.contains("not a CPython") && advice.contains("1 more"),
         "{advice}"
     );
+}
+
+#[test]
+fn a_process_that_was_hardly_met_needs_no_advice() {
+    let mut recording = several(2);
+    recording.summary.targets[0].names = NameDiagnosis::NotActivated;
+    for (samples, advised) in [(10, false), (1_000, true)] {
+        recording.summary.targets[0].samples = samples;
+        let advice = name_advice(&recording.summary);
+        assert_eq!(!advice.is_empty(), advised, "{advice:?}");
+    }
+    recording.summary.targets.truncate(1);
+    recording.summary.targets[0].samples = 10;
+    assert!(!name_advice(&recording.summary).is_empty());
+}
+
+#[test]
+fn processes_are_counted_once_and_those_without_samples_apart() {
+    let mut recording = several(2);
+    recording.summary.targets.push(TargetSummary {
+        pid: Pid(2),
+        ..target(NameDiagnosis::NotPython)
+    });
+    recording.summary.unsampled = Unsampled {
+        processes: 1_500,
+        cpu_time: Duration::from_secs(40),
+        untold: 0,
+    };
+    let lines = report_lines(&recording, &[]);
+    assert!(
+        lines[0].contains(" of 2 processes and 1,500 without samples in "),
+        "{lines:?}"
+    );
+    // Three times 29.8 s and the others.
+    assert!(lines[0].ends_with("CPU used: 129.40 s"), "{lines:?}");
 }
 
 #[test]

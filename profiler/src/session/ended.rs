@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustc_hash::FxHashSet;
+
 use super::{TargetSummary, Unsampled, followed::Identity};
 use crate::{
     model::{ImageId, Pid},
@@ -44,6 +46,8 @@ pub(super) struct EndedPrograms {
     lingering: VecDeque<Ended>,
     told: Vec<TargetSummary>,
     complaints: BTreeSet<String>,
+    /// Processes that live and have samples of an earlier program.
+    with_samples: FxHashSet<Pid>,
     /// A process whose perf map another one writes as well, and that other one.
     contested: Option<(Pid, Pid)>,
     unsampled: Unsampled,
@@ -108,8 +112,13 @@ impl EndedPrograms {
             }
         }
         let is_root = ended.kind == EndedKind::Root;
+        let had_samples = match ended.kind {
+            EndedKind::Replaced if samples > 0 => self.with_samples.insert(ended.pid),
+            EndedKind::Replaced => false,
+            EndedKind::Root | EndedKind::Other => self.with_samples.remove(&ended.pid),
+        };
         if samples == 0 && !is_root {
-            if ended.kind == EndedKind::Other {
+            if ended.kind == EndedKind::Other && !had_samples {
                 self.add_unmet(1, ended.cpu_time);
             }
             return;

@@ -46,6 +46,7 @@ impl Session {
             self.add_finished(stack);
         }
         let refused = self.targets.refused;
+        let roots = self.targets.roots().count();
         self.targets.read_titles(true);
         let mut stages = Stages {
             builder: &self.builder,
@@ -61,16 +62,16 @@ impl Session {
         profile.quality.ring_full = counters.ring_full;
         profile.quality.not_kept += malformed + built.walks_abandoned;
         profile.quality.finished_in_user_space = self.finished_in_user_space;
-        profile.process_names = targets
-            .iter()
-            .map(|target| {
-                let name = ProcessName {
+        for target in &targets {
+            // Of a process that ran several programs, the one with the most samples comes first.
+            profile
+                .process_names
+                .entry(target.pid)
+                .or_insert_with(|| ProcessName {
                     label: target.label.clone(),
                     command: target.command.clone(),
-                };
-                (target.pid, name)
-            })
-            .collect();
+                });
+        }
         let mut remarks = Vec::new();
         if refused > 0 {
             remarks.push(Remark::NotPermitted(refused));
@@ -113,6 +114,7 @@ impl Session {
         };
         let summary = Summary {
             targets,
+            roots,
             unsampled,
             stop,
             elapsed,

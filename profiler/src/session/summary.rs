@@ -122,7 +122,9 @@ pub struct Unsampled {
 pub struct Summary {
     /// The processes: those that were asked for first.
     pub targets: Vec<TargetSummary>,
-    /// The others.
+    /// How many processes were asked for by pid.
+    pub roots: usize,
+    /// Those of which there is no sample.
     pub unsampled: Unsampled,
     /// Why it ended.
     pub stop: StopReason,

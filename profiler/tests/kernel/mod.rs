@@ -18,6 +18,7 @@ mod stacks;
 mod stops;
 mod targets;
 mod trampolines;
+mod trees;
 
 use std::{
     fmt::Display,
@@ -58,6 +59,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         stops::TESTS,
         targets::TESTS,
         program::TESTS,
+        trees::TESTS,
         launch_old::TESTS_OF_NEW,
     ]
     .concat();
@@ -75,6 +77,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             with_own
                 .iter()
                 .chain(&faults::tests())
+                .chain(trees::LONG_TESTS)
                 .chain(hotplug::TESTS),
             "there is no CPython 3.12 or newer on PATH or under pyenv",
         )
@@ -92,6 +95,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     });
     if let Some(newest) = pythons.last() {
         trials.extend(faults::tests().into_iter().map(|test| trial(test, newest)));
+        trials.extend(trees::LONG_TESTS.iter().map(|test| trial(*test, newest)));
         trials.extend(hotplug::TESTS.iter().map(|test| trial(*test, newest)));
     }
     trials

@@ -136,7 +136,16 @@ pub(super) struct Stack {
 
 impl Stack {
     pub(super) fn is_whole(&self) -> bool {
-        self.frames[0] != "[truncated]" && self.frames[0] != "[no frames]"
+        !self.is_cut() && !self.begins_with("[no frames]")
+    }
+
+    fn is_cut(&self) -> bool {
+        self.begins_with("[truncated]")
+    }
+
+    /// Behind the process and the thread, where these are told apart.
+    fn begins_with(&self, mark: &str) -> bool {
+        self.frames.iter().take(3).any(|frame| frame == mark)
     }
 
     /// Names of the Python functions, outermost first.
@@ -283,7 +292,7 @@ impl Recording {
             return;
         };
         assert_eq!(said, self.samples(), "{}", self.report);
-        let cut = self.count(|stack| stack.frames[0] == "[truncated]");
+        let cut = self.count(Stack::is_cut);
         assert_eq!(
             number_before(&self.report, " cut short").unwrap_or(0),
             cut,

@@ -134,12 +134,17 @@ fn children(python: &Python) -> Verdict {
         assert!(entries.lines().any(named), "{way}: {entries}");
     }
 
-    // A shell that stays: its child is not recorded, but has trampolines.
+    // A shell that stays: its child is recorded beside it, with names.
     let line = format!("'{path}' '{file}' 0.5; true");
     let (output, recording) = stage.run(&mut stage.command(&[], &["sh", "-c", &line]));
     let pid = said(&output, "pid")[0].to_owned();
     let map = format!("/tmp/perf-{pid}.map");
     assert!(Path::new(&map).exists(), "{}", recording.report);
+    assert!(
+        recording.count(|stack| stack.has("work")) > 100,
+        "{}",
+        recording.report
+    );
     remove_perf_map(pid.parse().unwrap());
     Ok(())
 }
