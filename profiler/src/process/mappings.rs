@@ -100,6 +100,11 @@ impl Mapping {
         ))
     }
 
+    /// It shows a file, with a name or without.
+    pub const fn is_of_file(&self) -> bool {
+        matches!(self.kind, MappingKind::File { .. })
+    }
+
     /// The path as mapped, for mappings of a file.
     pub fn path(&self) -> Option<&Path> {
         match &self.kind {

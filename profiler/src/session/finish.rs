@@ -32,7 +32,8 @@ impl Session {
         elapsed: Duration,
     ) -> Recording {
         self.events.stop();
-        self.resolver.refresh_perf_maps();
+        tracing::debug!("the longest turn took {:?}", self.longest_turn);
+        self.resolver.read_perf_maps();
         // The ring buffer may hold more than one turn takes.
         while self.turn() {}
         let counters = self.kernel.counters().unwrap_or_default();
@@ -71,6 +72,10 @@ impl Session {
         }
         if built.mappings_refused > 0 {
             remarks.push(Remark::NoRoomForRows(built.mappings_refused));
+        }
+        let left_out = self.targets.mappings_left_out();
+        if left_out > 0 {
+            remarks.push(Remark::MappingsLeftOut(left_out));
         }
         if has_hidden_kernel_names(&profile) {
             remarks.push(Remark::KernelNamesHidden);

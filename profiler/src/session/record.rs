@@ -154,6 +154,8 @@ pub(super) struct Session {
     /// A target is a command of ours that waits for its beginning.
     pub(super) launched: bool,
     pub(super) children: Children,
+    /// How long samples had to wait for a turn to end, at most.
+    pub(super) longest_turn: Duration,
     pub(super) buffers: Buffers,
 }
 
@@ -180,6 +182,7 @@ impl Session {
             TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
         let mut resolver = Resolver::start().map_err(SessionError::system("starting a thread"))?;
         targets.introduce(&builder, &mut resolver);
+        resolver.read_perf_maps();
         builder.settle(TABLES_PATIENCE);
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
@@ -205,6 +208,7 @@ impl Session {
             tell_from: Duration::ZERO,
             launched,
             children: Children::default(),
+            longest_turn: Duration::ZERO,
             buffers: Buffers::new(),
         })
     }
@@ -219,15 +223,17 @@ impl Session {
 
     /// One turn: what happened, then the samples, then their names. Returns true when samples are left for another one.
     pub(super) fn turn(&mut self) -> bool {
+        let began = Instant::now();
         self.targets.note_cpu_time();
         self.follow();
         self.targets.catch_up(&self.builder, &mut self.resolver);
         if std::mem::take(&mut self.maps_changed) || self.watch.is_none() {
-            self.resolver.refresh_perf_maps();
+            self.maps_changed = self.resolver.refresh_perf_maps();
         }
         let more = self.drain();
         self.resolver.pump();
         self.kernel.flush_log();
+        self.longest_turn = self.longest_turn.max(began.elapsed());
         more
     }
 

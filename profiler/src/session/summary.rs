@@ -58,6 +58,8 @@ pub struct Throttling {
 /// Something about a recording that the user should know, though it is no failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
+    /// So many mappings with code are not known: their process has more than are kept.
+    MappingsLeftOut(u64),
     /// Kernel frames have no names: the kernel shows its symbols to `CAP_SYSLOG` only.
     KernelNamesHidden,
     /// The kernel part of so many stacks could not be read.

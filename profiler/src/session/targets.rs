@@ -28,6 +28,8 @@ struct Followed {
     news: News,
     /// Looking at it.
     pace: Pace,
+    /// Mappings past the limits, at most.
+    left_out: u32,
 }
 
 /// What has happened to a process since it was looked at.
@@ -68,6 +70,7 @@ impl Targets {
                 cpu_at_start,
                 news: News::None,
                 pace: Pace::default(),
+                left_out: 0,
             };
             followed.insert(pid, entry);
         }
@@ -179,6 +182,12 @@ impl Targets {
             .map(|entry| entry.target.perf_map_directory())
     }
 
+    /// Mappings that were left out, for there are limits.
+    pub(super) fn mappings_left_out(&self) -> u64 {
+        let left_out = self.followed.values().map(|entry| entry.left_out);
+        left_out.map(u64::from).sum()
+    }
+
     /// The processes themselves, whose descriptors become readable when they exit.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Target> {
         self.followed.values().map(|entry| &entry.target)
@@ -223,16 +232,21 @@ impl Followed {
 
     fn read_mappings(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
         // A process that is gone has no mappings, but samples of it are still being resolved.
-        let Some(mappings) = mappings_of(pid).filter(|mappings| !mappings.is_empty()) else {
+        let Ok(parsed) = read_executable_mappings(pid) else {
             return;
         };
+        self.left_out = self.left_out.max(parsed.left_out);
+        let mappings = parsed.mappings;
+        if mappings.is_empty() {
+            return;
+        }
         if self.python.version.is_none() {
             self.python = inspect(&self.target, &mappings);
             self.inspected = Instant::now();
         }
         let handle = perf_map_handle(&self.target);
-        resolver.update(pid, &mappings, self.python.clone(), handle.as_deref());
-        if !builder.update(pid, mappings) {
+        let all_opened = resolver.update(pid, &mappings, self.python.clone(), handle.as_deref());
+        if !builder.update(pid, mappings) || !all_opened {
             self.news = News::Mappings;
         }
     }

@@ -1,6 +1,6 @@
 //! What the resolver remembers of one process: its perf map, where its files are mapped, and what was seen of it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
@@ -17,6 +17,11 @@ use crate::{
 
 /// Addresses remembered of one process; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
+
+/// Bytes of a perf map that are read at a stretch while samples wait, and a second: a process that writes more is read
+/// with a delay, and has names only later. Reading a MiB takes 5 to 30 ms, depending on what is in it.
+const MAP_BYTES_AT_ONCE: u64 = 2 << 20;
+const MAP_BYTES_A_SECOND: u64 = 32 << 20;
 
 /// Index in `Resolver::modules`.
 pub(super) type ModuleIndex = u32;
@@ -38,6 +43,7 @@ pub(super) struct Process {
     map_replacements: u64,
     map_generation: u64,
     map_pace: Pace,
+    map_allowance: Allowance,
     pub(super) map_is_open: bool,
     pub(super) mappings: ProcessMap,
     pub(super) modules: FxHashMap<Avma, ModuleIndex>,
@@ -48,28 +54,64 @@ pub(super) struct Process {
     pub(super) counts: Counts,
 }
 
-/// What a process has written until now.
-fn perf_map_of(target: &Target) -> PerfMapFile {
+/// Bytes that may be read now; more of them with time, but only so many at a stretch.
+struct Allowance {
+    bytes: u64,
+    since: Instant,
+}
+
+impl Allowance {
+    fn new() -> Self {
+        Self {
+            bytes: MAP_BYTES_AT_ONCE,
+            since: Instant::now(),
+        }
+    }
+
+    fn bytes(&mut self) -> u64 {
+        let now = Instant::now();
+        let passed = now.saturating_duration_since(self.since);
+        // Longer than it takes to fill up.
+        let passed = passed.min(Duration::from_secs(1));
+        let earned = MAP_BYTES_A_SECOND * passed.as_micros() as u64 / 1_000_000;
+        self.bytes = (self.bytes + earned).min(MAP_BYTES_AT_ONCE);
+        self.since = now;
+        self.bytes
+    }
+
+    const fn spend(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// The map of a process, of which nothing has been read.
+fn unread_map_of(target: &Target) -> PerfMapFile {
     let location = PerfMapLocation {
         directory: target.perf_map_directory(),
         ns_pid: target.ns_pid,
         owner_uid: target.uid,
     };
-    let mut map = PerfMapFile::new(location, PerfMapLimits::default());
+    PerfMapFile::new(location, PerfMapLimits::default())
+}
+
+/// What a process has written until now.
+fn perf_map_of(target: &Target) -> PerfMapFile {
+    let mut map = unread_map_of(target);
     map.refresh();
     map
 }
 
 impl Process {
-    /// Nothing is known of its mappings. The perf map is read at once.
+    /// Nothing is known of its mappings. The beginning of the perf map is read at once.
     pub(super) fn new(target: &Target, python: PythonInfo) -> Self {
-        let map = perf_map_of(target);
+        let map = unread_map_of(target);
         let ancestors = target.forked_from();
-        Self {
+        let mut process = Self {
             inherited: ancestors.iter().map(perf_map_of).collect(),
             map_replacements: map.map().replacements(),
             map_generation: map.map().generation(),
             map_pace: Pace::default(),
+            map_allowance: Allowance::new(),
             map,
             map_is_open: false,
             mappings: ProcessMap::default(),
@@ -79,7 +121,9 @@ impl Process {
             missed: Vec::new(),
             recent: Recent::default(),
             counts: Counts::default(),
-        }
+        };
+        process.refresh_map();
+        process
     }
 
     /// The perf map's name for an address; reads what was added to the map before giving up, since CPython writes the
@@ -96,17 +140,32 @@ impl Process {
             .next()
     }
 
-    /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often.
-    pub(super) fn refresh_map(&mut self) {
+    /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often, and of one that
+    /// grows without end only so much. Returns true when there may be more to read.
+    pub(super) fn refresh_map(&mut self) -> bool {
         if self.map_pace.is_resting() {
-            return;
+            return true;
         }
+        let bytes = self.map_allowance.bytes();
         let began = Instant::now();
-        let refresh = self.map.refresh();
+        let refresh = self.map.refresh_within(bytes);
+        self.map_allowance.spend(refresh.added_bytes);
         // What is only added is bounded by the file's size.
         if !matches!(refresh.event, None | Some(PerfMapEvent::Appeared)) {
             self.map_pace.spent(began.elapsed());
         }
+        self.note_map_changes();
+        refresh.is_behind
+    }
+
+    /// Reads the whole perf map, however long that takes: nothing else waits for it.
+    pub(super) fn read_whole_map(&mut self) {
+        self.map.refresh();
+        self.note_map_changes();
+    }
+
+    /// Names that are not right any more are forgotten.
+    fn note_map_changes(&mut self) {
         let map = self.map.map();
         let (replacements, generation) = (map.replacements(), map.generation());
         if replacements != self.map_replacements {

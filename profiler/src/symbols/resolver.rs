@@ -38,6 +38,10 @@ const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 /// an attack; code in the others is shown as `file+0xoffset`.
 const MODULES_MAX: usize = 4096;
 
+/// Files opened while samples wait; the rest of them a little later. One takes some ten microseconds, and a process can
+/// map thousands.
+const OPENED_AT_ONCE: usize = 1024;
+
 /// New places wait for their names until there are so many of them, or for so long: waking the symbolizer's thread for
 /// one address costs more than finding its name.
 const BATCH: usize = 128;
@@ -87,16 +91,16 @@ impl Resolver {
     }
 
     /// These are a process's executable mappings, its interpreter, and the descriptor with which it writes its perf map,
-    /// now. Files are opened while they can be.
+    /// now. Files are opened while they can be. False: there are so many of them that some are left for another call.
     pub fn update(
         &mut self,
         pid: Pid,
         mappings: &[Mapping],
         python: PythonInfo,
         map_handle: Option<&Path>,
-    ) {
+    ) -> bool {
         let Some(mut process) = self.processes.remove(&pid) else {
-            return;
+            return true;
         };
         process.python = python;
         if let Some(handle) = map_handle {
@@ -104,6 +108,7 @@ impl Resolver {
             process.map.follow_handle(handle);
         }
         let mut modules = FxHashMap::default();
+        let mut to_open = OPENED_AT_ONCE;
         for mapping in mappings {
             let same = process
                 .mappings
@@ -114,7 +119,11 @@ impl Resolver {
                 .get(&mapping.begin)
                 .copied()
                 .filter(|_| same);
-            if let Some(module) = known.or_else(|| self.open(pid, mapping, &process.python)) {
+            let module = known.or_else(|| {
+                to_open = to_open.checked_sub(mapping.is_of_file().into())?;
+                self.open(pid, mapping, &process.python)
+            });
+            if let Some(module) = module {
                 modules.insert(mapping.begin, module);
             }
         }
@@ -122,6 +131,7 @@ impl Resolver {
         process.mappings.replace_all(mappings.iter().cloned());
         process.forget_addresses();
         self.processes.insert(pid, process);
+        to_open > 0
     }
 
     /// Opens the file of a mapping, or finds it among those open already.
@@ -155,10 +165,20 @@ impl Resolver {
         Some(index)
     }
 
-    /// Reads what was added to the perf maps of all processes: two system calls each when it is nothing.
-    pub fn refresh_perf_maps(&mut self) {
+    /// Reads what was added to the perf maps of all processes: two system calls each when it is nothing. Returns true
+    /// when more is to be read: it takes no longer than samples can wait.
+    pub fn refresh_perf_maps(&mut self) -> bool {
+        let mut more = false;
         for process in self.processes.values_mut() {
-            process.refresh_map();
+            more |= process.refresh_map();
+        }
+        more
+    }
+
+    /// Reads all perf maps to their ends, for which no sample may have to wait: before and after a recording.
+    pub fn read_perf_maps(&mut self) {
+        for process in self.processes.values_mut() {
+            process.read_whole_map();
         }
     }
 

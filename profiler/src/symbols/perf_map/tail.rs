@@ -61,6 +61,8 @@ pub struct Refresh {
     pub added_bytes: u64,
     /// Lines that became entries.
     pub added_entries: u64,
+    /// The file has more, which was not to be read yet.
+    pub is_behind: bool,
     /// Anything else that was noticed.
     pub event: Option<PerfMapEvent>,
 }
@@ -105,6 +107,16 @@ struct Followed {
     has_vanished: bool,
 }
 
+/// What became of reading on.
+#[derive(Debug, Default)]
+struct ReadOn {
+    bytes: u64,
+    /// The file turned out to have been written anew: it was read from its beginning.
+    was_rewritten: bool,
+    /// There is more.
+    is_behind: bool,
+}
+
 impl PerfMapFile {
     /// A map to be read from there; nothing is opened before the first [`Self::refresh`].
     pub fn new(location: PerfMapLocation, limits: PerfMapLimits) -> Self {
@@ -127,6 +139,12 @@ impl PerfMapFile {
     /// One call reads at most as far as the file reached when it began. A file that is not there, or is refused, is
     /// looked for again each time.
     pub fn refresh(&mut self) -> Refresh {
+        self.refresh_within(u64::MAX)
+    }
+
+    /// The same, but reads at most so many bytes: what a process writes to its map costs us time, which samples of others
+    /// wait for.
+    pub fn refresh_within(&mut self, bytes_max: u64) -> Refresh {
         self.refusal = None;
         let mut event = self.find_file().unwrap_or_else(|refusal| {
             self.refusal = Some(refusal);
@@ -135,11 +153,14 @@ impl PerfMapFile {
         let mut refresh = Refresh::default();
         if let Some(followed) = &mut self.followed {
             let entries_before = self.map.counters().entries;
-            match followed.read_on(self.rules, &mut self.map, &mut refresh.added_bytes) {
-                Ok(was_rewritten) if was_rewritten && event.is_none() => {
-                    event = Some(PerfMapEvent::Truncated);
+            match followed.read_on(self.rules, bytes_max, &mut self.map) {
+                Ok(read) => {
+                    refresh.added_bytes = read.bytes;
+                    refresh.is_behind = read.is_behind;
+                    if read.was_rewritten && event.is_none() {
+                        event = Some(PerfMapEvent::Truncated);
+                    }
                 }
-                Ok(_) => {}
                 Err(refusal) => self.refusal = Some(refusal),
             }
             refresh.added_entries = self.map.counters().entries - entries_before;
@@ -230,28 +251,29 @@ impl Followed {
         }
     }
 
-    /// Reads to the end that the file has now, and counts the bytes. Returns whether the file turned out to have been
-    /// written anew, so that all of it was read.
+    /// Reads to the end that the file has now, or as much as it may.
     fn read_on(
         &mut self,
         rules: Rules,
+        bytes_max: u64,
         map: &mut PerfMap,
-        added_bytes: &mut u64,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<ReadOn, Refusal> {
         let stat = fstat(&self.file).map_err(refusal_of)?;
         rules.check(&stat)?;
-        let end = size_of_file(&stat);
-        if end == self.offset && modified(&stat) == self.modified {
-            return Ok(false);
+        let size = size_of_file(&stat);
+        let mut read = ReadOn::default();
+        if size == self.offset && modified(&stat) == self.modified {
+            return Ok(read);
         }
-        let was_rewritten =
-            self.offset > 0 && (end < self.offset || !self.is_unchanged_so_far()?);
-        if was_rewritten {
+        read.was_rewritten =
+            self.offset > 0 && (size < self.offset || !self.is_unchanged_so_far()?);
+        if read.was_rewritten {
             map.clear();
             self.offset = 0;
             self.last_bytes.clear();
         }
         self.modified = modified(&stat);
+        let end = size.min(self.offset.saturating_add(bytes_max));
         let mut buffer = Vec::with_capacity(CHUNK_BYTES.min(end - self.offset) as usize);
         while self.offset < end {
             buffer.clear();
@@ -264,10 +286,11 @@ impl Followed {
             }
             map.append(&buffer);
             self.offset += buffer.len() as u64;
-            *added_bytes += buffer.len() as u64;
+            read.bytes += buffer.len() as u64;
             self.remember(&buffer);
         }
-        Ok(was_rewritten)
+        read.is_behind = self.offset < size;
+        Ok(read)
     }
 
     /// The bytes before the offset are still those that were read. A file that was cut and has already grown beyond

@@ -72,6 +72,7 @@ fn refresh(bytes: u64, entries: u64, event: impl Into<Option<PerfMapEvent>>) -> 
         added_bytes: bytes,
         added_entries: entries,
         event: event.into(),
+        is_behind: false,
     }
 }
 
@@ -106,6 +107,22 @@ fn a_map_of_several_chunks_is_read_in_one_refresh() -> io::Result<()> {
         scene.name(16 * 77_777).as_deref(),
         Some("py::f77777:/srv/x.py")
     );
+    Ok(())
+}
+
+#[test]
+fn a_map_that_grows_faster_than_it_may_be_read_is_read_bit_by_bit() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 b first\n2000 b other\n")?;
+    let part = scene.map.refresh_within(15);
+    assert_eq!((part.added_bytes, part.is_behind), (15, true));
+    scene.append("3000 b third\n")?;
+    assert!(scene.map.refresh_within(0).is_behind);
+    assert_eq!(scene.name(0x1000).as_deref(), Some("first"));
+    assert_eq!(scene.name(0x2000), None);
+    let rest = scene.map.refresh_within(1000);
+    assert_eq!((rest.added_entries, rest.is_behind), (2, false));
+    assert_eq!(scene.name(0x3000).as_deref(), Some("third"));
     Ok(())
 }
 
