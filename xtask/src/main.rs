@@ -6,6 +6,7 @@
 //! header        profiler-trampoline/src/ffi/c_api.rs     ─► include/pyprof_trampoline.h
 //! test          setup, interpreters, browser, build      ─► one line of totals
 //! test-pythons  Pythons of other systems                 ─► trials under them, perf beside
+//! fuzz          fuzz/, profiler/src/fuzzing/            ─► one line for each target
 //! demo          release build, a bundled workload        ─► flame graph, hottest functions
 //! bench         release build, bundled workloads         ─► table of ratios
 //! package       the program, the Python package          ─► a wheel
@@ -34,6 +35,7 @@ mod browser;
 mod command;
 mod demo;
 mod folded;
+mod fuzz;
 mod header;
 mod host;
 mod llvm;
@@ -53,6 +55,8 @@ Usage: cargo xtask <command>
   bpf [--check]     refresh the bundled BPF object, or only check that it is fresh
   test [FILTER]     set up, build everything from source, run every test, or those
                     whose names have FILTER in them
+  fuzz [TARGET] [--seconds N]
+                    build the fuzz targets, run each for ten seconds
   header            refresh the C header of profiler-trampoline
   test-pythons [DEBIAN-RELEASE...]
                     run the kernel trials under the Pythons of other systems
@@ -90,6 +94,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         [test_pythons::INSIDE, name, kernel, jit, profiler] => {
             test_pythons::inside(name, kernel, jit, profiler)
         }
+        ["fuzz", words @ ..] => fuzz::run(words),
         ["header"] => header::refresh(),
         ["demo"] => demo::run(),
         ["bench", pieces @ ..] => bench::run(pieces),

@@ -29,3 +29,5 @@ pub use events::{KernelEvent, RateLimits, SamplingEvents};
 pub use features::{Features, RegistersFrom};
 pub use loader::{KernelSide, MapSizes, ProgramStats, UnwindMaps};
 pub use ring::SampleRing;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use ring::parse as parse_sample;

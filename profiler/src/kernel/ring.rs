@@ -67,7 +67,7 @@ impl AsRawFd for SampleRing {
 }
 
 /// Reads one record. `words` is the buffer that the sample borrows.
-fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>> {
+pub(crate) fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSample<'a>> {
     if record.len() < HEADER_BYTES {
         return None;
     }

@@ -5,6 +5,8 @@ mod command_line;
 mod elf;
 mod elf_extract;
 mod file;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 pub mod launch;
 mod mappings;
 mod pace;

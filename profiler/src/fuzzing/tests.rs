@@ -1,0 +1,48 @@
+//! The corpus, as tests: what a fuzzer once found stays found.
+
+use std::{fs, path::Path};
+
+/// Runs a target on every file of its corpus.
+fn run(target: &str, body: fn(&[u8])) {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let corpus = workspace.join("fuzz/corpus").join(target);
+    let files = fs::read_dir(&corpus).unwrap_or_else(|error| panic!("{corpus:?}: {error}"));
+    let mut paths: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 5, "{} files in {corpus:?}", paths.len());
+    for path in paths {
+        // The name of the last one stands above the message of a panic.
+        println!("{}", path.display());
+        body(&fs::read(&path).unwrap());
+    }
+}
+
+#[test]
+fn corpus_of_elf_files() {
+    run("elf", super::elf);
+}
+
+#[test]
+fn corpus_of_elf_files_with_symbols() {
+    run("symbols", super::symbols);
+}
+
+#[test]
+fn corpus_of_names_in_outputs() {
+    run("output", super::output);
+}
+
+#[test]
+fn corpus_of_perf_maps() {
+    run("perf_map", super::perf_map);
+}
+
+#[test]
+fn corpus_of_texts_in_proc() {
+    run("procfs", super::procfs);
+}
+
+#[test]
+fn corpus_of_samples() {
+    run("sample", super::sample);
+}
