@@ -23,7 +23,7 @@ pub use mappings::{
     MAPPINGS_MAX, Mapping, MappingKey, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
     read_executable_mappings,
 };
-pub use pace::Pace;
+pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_handle};
 pub use target::{Target, TargetError};

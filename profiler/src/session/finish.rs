@@ -32,7 +32,8 @@ impl Session {
         elapsed: Duration,
     ) -> Recording {
         self.events.stop();
-        tracing::debug!("the longest turn took {:?}", self.longest_turn);
+        let longest_turn = self.longest_turn;
+        tracing::debug!("the longest turn took {longest_turn:?}");
         self.resolver.read_perf_maps();
         // The ring buffer may hold more than one turn takes.
         while self.turn() {}
@@ -98,6 +99,8 @@ impl Session {
             throttling,
             refusals,
             remarks,
+            longest_turn,
+            longest_turn_cpu: self.longest_turn_cpu,
             bpf,
         };
         Recording { profile, summary }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     kernel::{Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing, SamplingEvents},
     model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
-    process::{Children, Target, launch::HELPER_NAME},
+    process::{Children, Target, launch::HELPER_NAME, thread_time},
     profile::Aggregator,
     symbols::{Resolver, perf_map::PerfMapWatch},
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
@@ -156,6 +156,8 @@ pub(super) struct Session {
     pub(super) children: Children,
     /// How long samples had to wait for a turn to end, at most.
     pub(super) longest_turn: Duration,
+    /// The same in CPU time.
+    pub(super) longest_turn_cpu: Duration,
     pub(super) buffers: Buffers,
 }
 
@@ -209,6 +211,7 @@ impl Session {
             launched,
             children: Children::default(),
             longest_turn: Duration::ZERO,
+            longest_turn_cpu: Duration::ZERO,
             buffers: Buffers::new(),
         })
     }
@@ -223,7 +226,7 @@ impl Session {
 
     /// One turn: what happened, then the samples, then their names. Returns true when samples are left for another one.
     pub(super) fn turn(&mut self) -> bool {
-        let began = Instant::now();
+        let (began, begun) = (Instant::now(), thread_time());
         self.targets.note_cpu_time();
         self.follow();
         self.targets.catch_up(&self.builder, &mut self.resolver);
@@ -234,6 +237,7 @@ impl Session {
         self.resolver.pump();
         self.kernel.flush_log();
         self.longest_turn = self.longest_turn.max(began.elapsed());
+        self.longest_turn_cpu = self.longest_turn_cpu.max(thread_time() - begun);
         more
     }
 

@@ -104,6 +104,10 @@ pub struct Summary {
     pub refusals: Vec<String>,
     /// What else the user should know.
     pub remarks: Vec<Remark>,
+    /// How long samples had to wait in the ring buffer for other work, at most.
+    pub longest_turn: Duration,
+    /// The same in CPU time: what of it was work, and not waiting for a CPU.
+    pub longest_turn_cpu: Duration,
     /// The BPF program's running time, when it was asked for.
     pub bpf: Option<BpfStats>,
 }

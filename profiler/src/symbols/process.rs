@@ -12,16 +12,16 @@ use super::{
 };
 use crate::{
     model::{Avma, Frame, LocationId},
-    process::{Pace, ProcessMap, PythonInfo, Target},
+    process::{Pace, ProcessMap, PythonInfo, Target, thread_time},
 };
 
 /// Addresses remembered of one process; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 
-/// Bytes of a perf map that are read at a stretch while samples wait, and a second: a process that writes more is read
-/// with a delay, and has names only later. Reading a MiB takes 5 to 30 ms, depending on what is in it.
-const MAP_BYTES_AT_ONCE: u64 = 2 << 20;
-const MAP_BYTES_A_SECOND: u64 = 32 << 20;
+/// Work on one perf map while samples wait: so much at a stretch, and that part of the time. A process that writes more
+/// is read with a delay, and has names only later. It is enough for some hundred thousand ordinary entries a second.
+const MAP_WORK_AT_ONCE: Duration = Duration::from_millis(20);
+const MAP_WORK_SHARE: u32 = 3;
 
 /// Index in `Resolver::modules`.
 pub(super) type ModuleIndex = u32;
@@ -54,33 +54,31 @@ pub(super) struct Process {
     pub(super) counts: Counts,
 }
 
-/// Bytes that may be read now; more of them with time, but only so many at a stretch.
+/// Work that may be done now. It is measured in CPU time: on a busy machine no less of it is done.
 struct Allowance {
-    bytes: u64,
+    left: Duration,
     since: Instant,
 }
 
 impl Allowance {
     fn new() -> Self {
         Self {
-            bytes: MAP_BYTES_AT_ONCE,
+            left: MAP_WORK_AT_ONCE,
             since: Instant::now(),
         }
     }
 
-    fn bytes(&mut self) -> u64 {
+    /// What there is, with what was earned since the last time.
+    fn left(&mut self) -> Duration {
         let now = Instant::now();
         let passed = now.saturating_duration_since(self.since);
-        // Longer than it takes to fill up.
-        let passed = passed.min(Duration::from_secs(1));
-        let earned = MAP_BYTES_A_SECOND * passed.as_micros() as u64 / 1_000_000;
-        self.bytes = (self.bytes + earned).min(MAP_BYTES_AT_ONCE);
+        self.left = (self.left + passed / MAP_WORK_SHARE).min(MAP_WORK_AT_ONCE);
         self.since = now;
-        self.bytes
+        self.left
     }
 
-    const fn spend(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_sub(bytes);
+    const fn spend(&mut self, work: Duration) {
+        self.left = self.left.saturating_sub(work);
     }
 }
 
@@ -146,10 +144,11 @@ impl Process {
         if self.map_pace.is_resting() {
             return true;
         }
-        let bytes = self.map_allowance.bytes();
+        let (left, begun) = (self.map_allowance.left(), thread_time());
         let began = Instant::now();
-        let refresh = self.map.refresh_within(bytes);
-        self.map_allowance.spend(refresh.added_bytes);
+        let worked = || thread_time().saturating_sub(begun);
+        let refresh = self.map.refresh_while(|| worked() < left);
+        self.map_allowance.spend(worked());
         // What is only added is bounded by the file's size.
         if !matches!(refresh.event, None | Some(PerfMapEvent::Appeared)) {
             self.map_pace.spent(began.elapsed());

@@ -38,9 +38,9 @@ const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 /// an attack; code in the others is shown as `file+0xoffset`.
 const MODULES_MAX: usize = 4096;
 
-/// Files opened while samples wait; the rest of them a little later. One takes some ten microseconds, and a process can
+/// Files opened while samples wait; the rest of them a little later. One takes up to a tenth of a millisecond, and a process can
 /// map thousands.
-const OPENED_AT_ONCE: usize = 1024;
+const OPENED_AT_ONCE: usize = 256;
 
 /// New places wait for their names until there are so many of them, or for so long: waking the symbolizer's thread for
 /// one address costs more than finding its name.

@@ -11,8 +11,8 @@ use rustix::io::{Errno, pread};
 use super::trust::{Refusal, Rules, open_directory, refusal_of, size_of_file};
 use super::{PerfMap, PerfMapLimits};
 
-/// Bytes read at a time.
-const CHUNK_BYTES: u64 = 1 << 20;
+/// Bytes read at a time. What is in them takes some milliseconds at most.
+const CHUNK_BYTES: u64 = 128 << 10;
 
 /// How many bytes before the place where reading goes on are compared, to notice a file that was written anew.
 const COMPARED_BYTES: usize = 64;
@@ -139,12 +139,12 @@ impl PerfMapFile {
     /// One call reads at most as far as the file reached when it began. A file that is not there, or is refused, is
     /// looked for again each time.
     pub fn refresh(&mut self) -> Refresh {
-        self.refresh_within(u64::MAX)
+        self.refresh_while(|| true)
     }
 
-    /// The same, but reads at most so many bytes: what a process writes to its map costs us time, which samples of others
-    /// wait for.
-    pub fn refresh_within(&mut self, bytes_max: u64) -> Refresh {
+    /// The same, but asks before each piece of at most 128 KiB whether to go on: what a process writes to its map takes
+    /// us time, in which samples of others wait.
+    pub fn refresh_while(&mut self, may_go_on: impl FnMut() -> bool) -> Refresh {
         self.refusal = None;
         let mut event = self.find_file().unwrap_or_else(|refusal| {
             self.refusal = Some(refusal);
@@ -153,7 +153,7 @@ impl PerfMapFile {
         let mut refresh = Refresh::default();
         if let Some(followed) = &mut self.followed {
             let entries_before = self.map.counters().entries;
-            match followed.read_on(self.rules, bytes_max, &mut self.map) {
+            match followed.read_on(self.rules, may_go_on, &mut self.map) {
                 Ok(read) => {
                     refresh.added_bytes = read.bytes;
                     refresh.is_behind = read.is_behind;
@@ -251,11 +251,11 @@ impl Followed {
         }
     }
 
-    /// Reads to the end that the file has now, or as much as it may.
+    /// Reads to the end that the file has now, or as far as it may.
     fn read_on(
         &mut self,
         rules: Rules,
-        bytes_max: u64,
+        mut may_go_on: impl FnMut() -> bool,
         map: &mut PerfMap,
     ) -> Result<ReadOn, Refusal> {
         let stat = fstat(&self.file).map_err(refusal_of)?;
@@ -273,9 +273,8 @@ impl Followed {
             self.last_bytes.clear();
         }
         self.modified = modified(&stat);
-        let end = size.min(self.offset.saturating_add(bytes_max));
-        let mut buffer = Vec::with_capacity(CHUNK_BYTES.min(end - self.offset) as usize);
-        while self.offset < end {
+        let mut buffer = Vec::with_capacity(CHUNK_BYTES.min(size - self.offset) as usize);
+        while self.offset < size && may_go_on() {
             buffer.clear();
             match pread(&self.file, spare_capacity(&mut buffer), self.offset) {
                 // It was cut while we read: the next refresh will see that.

@@ -113,16 +113,25 @@ fn a_map_of_several_chunks_is_read_in_one_refresh() -> io::Result<()> {
 #[test]
 fn a_map_that_grows_faster_than_it_may_be_read_is_read_bit_by_bit() -> io::Result<()> {
     let mut scene = Scene::new()?;
-    scene.append("1000 b first\n2000 b other\n")?;
-    let part = scene.map.refresh_within(15);
-    assert_eq!((part.added_bytes, part.is_behind), (15, true));
-    scene.append("3000 b third\n")?;
-    assert!(scene.map.refresh_within(0).is_behind);
-    assert_eq!(scene.name(0x1000).as_deref(), Some("first"));
-    assert_eq!(scene.name(0x2000), None);
-    let rest = scene.map.refresh_within(1000);
-    assert_eq!((rest.added_entries, rest.is_behind), (2, false));
-    assert_eq!(scene.name(0x3000).as_deref(), Some("third"));
+    let mut text = String::new();
+    for i in 1..100_000 {
+        writeln!(text, "{:x} 10 f{i}", i * 16).expect("memory");
+    }
+    scene.append(&text)?;
+    let mut pieces = 0;
+    let part = scene.map.refresh_while(|| {
+        pieces += 1;
+        pieces <= 2
+    });
+    assert!(part.is_behind && part.added_bytes < text.len() as u64);
+    assert!(!scene.map.map().is_empty());
+    assert_eq!(scene.name(16 * 99_999), None);
+    let none = scene.map.refresh_while(|| false);
+    assert_eq!((none.added_bytes, none.is_behind), (0, true));
+    let rest = scene.map.refresh();
+    assert_eq!(part.added_bytes + rest.added_bytes, text.len() as u64);
+    assert!(!rest.is_behind);
+    assert_eq!(scene.name(16 * 99_999).as_deref(), Some("f99999"));
     Ok(())
 }
 
