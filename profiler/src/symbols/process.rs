@@ -6,7 +6,10 @@ use rustc_hash::FxHashMap;
 
 use super::{
     MapState, NameDiagnosis, NameFacts, diagnose,
-    perf_map::{PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refusal},
+    perf_map::{
+        PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapMemory, PerfMapState,
+        Refusal,
+    },
     python_name::frame_from_perf_map_name,
     recent::{Recent, Seen},
 };
@@ -83,29 +86,32 @@ impl Allowance {
 }
 
 /// The map of a process, of which nothing has been read.
-fn unread_map_of(target: &Target) -> PerfMapFile {
+fn unread_map_of(target: &Target, memory: &PerfMapMemory) -> PerfMapFile {
     let location = PerfMapLocation {
         directory: target.perf_map_directory(),
         ns_pid: target.ns_pid,
         owner_uid: target.uid,
     };
-    PerfMapFile::new(location, PerfMapLimits::default())
+    PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone())
 }
 
 /// What a process has written until now.
-fn perf_map_of(target: &Target) -> PerfMapFile {
-    let mut map = unread_map_of(target);
+fn perf_map_of(target: &Target, memory: &PerfMapMemory) -> PerfMapFile {
+    let mut map = unread_map_of(target, memory);
     map.refresh();
     map
 }
 
 impl Process {
     /// Nothing is known of its mappings. The beginning of the perf map is read at once.
-    pub(super) fn new(target: &Target, python: PythonInfo) -> Self {
-        let map = unread_map_of(target);
+    pub(super) fn new(target: &Target, python: PythonInfo, memory: &PerfMapMemory) -> Self {
+        let map = unread_map_of(target, memory);
         let ancestors = target.forked_from();
         let mut process = Self {
-            inherited: ancestors.iter().map(perf_map_of).collect(),
+            inherited: ancestors
+                .iter()
+                .map(|ancestor| perf_map_of(ancestor, memory))
+                .collect(),
             map_replacements: map.map().replacements(),
             map_generation: map.map().generation(),
             map_pace: Pace::default(),

@@ -21,6 +21,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{
     Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
     locations::{LocationKey, Locations, offset_frame, unknown_frame},
+    perf_map::{PerfMapMemory, PerfMapState},
     process::{ModuleIndex, Process},
 };
 use crate::{
@@ -51,6 +52,7 @@ const BATCH_EVERY: Duration = Duration::from_secs(2);
 pub struct Resolver {
     native: NativeSymbolizer,
     processes: FxHashMap<Pid, Process>,
+    map_memory: PerfMapMemory,
     modules: Vec<Arc<Module>>,
     module_ids: FxHashMap<FileIdentity, ModuleIndex>,
     kernel_cache: FxHashMap<Avma, LocationId>,
@@ -74,6 +76,7 @@ impl Resolver {
         Ok(Self {
             native: NativeSymbolizer::start(NativeOptions::default())?,
             processes: FxHashMap::default(),
+            map_memory: PerfMapMemory::default(),
             modules: Vec::new(),
             module_ids: FxHashMap::default(),
             kernel_cache: FxHashMap::default(),
@@ -86,7 +89,7 @@ impl Resolver {
 
     /// Begins with a process, or begins anew with one that runs another program now. Its perf map is read at once.
     pub fn add_process(&mut self, target: &Target, python: PythonInfo) {
-        let process = Process::new(target, python);
+        let process = Process::new(target, python, &self.map_memory);
         self.processes.insert(target.pid, process);
     }
 
@@ -106,6 +109,9 @@ impl Resolver {
         if let Some(handle) = map_handle {
             process.map_is_open = true;
             process.map.follow_handle(handle);
+            if matches!(process.map.state(), PerfMapState::Following) {
+                process.refresh_map();
+            }
         }
         let mut modules = FxHashMap::default();
         let mut to_open = OPENED_AT_ONCE;

@@ -8,8 +8,9 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Stat, fstat, statat};
 use rustix::io::{Errno, pread};
 
+use super::memory::Share;
 use super::trust::{Refusal, Rules, open_directory, refusal_of, size_of_file};
-use super::{PerfMap, PerfMapLimits};
+use super::{PerfMap, PerfMapLimits, PerfMapMemory};
 
 /// Bytes read at a time. What is in them takes some milliseconds at most.
 const CHUNK_BYTES: u64 = 128 << 10;
@@ -90,6 +91,7 @@ pub struct PerfMapFile {
     followed: Option<Followed>,
     refusal: Option<Refusal>,
     map: PerfMap,
+    share: Share,
 }
 
 /// The file that is open.
@@ -120,6 +122,15 @@ struct ReadOn {
 impl PerfMapFile {
     /// A map to be read from there; nothing is opened before the first [`Self::refresh`].
     pub fn new(location: PerfMapLocation, limits: PerfMapLimits) -> Self {
+        Self::sharing(location, limits, PerfMapMemory::default())
+    }
+
+    /// The same, with memory that other maps are kept in, too.
+    pub fn sharing(
+        location: PerfMapLocation,
+        limits: PerfMapLimits,
+        memory: PerfMapMemory,
+    ) -> Self {
         let rules = Rules {
             owner_uid: location.owner_uid,
             file_bytes: limits.file_bytes,
@@ -131,6 +142,7 @@ impl PerfMapFile {
             followed: None,
             refusal: None,
             map: PerfMap::with_limits(limits),
+            share: Share::new(memory),
         }
     }
 
@@ -153,7 +165,7 @@ impl PerfMapFile {
         let mut refresh = Refresh::default();
         if let Some(followed) = &mut self.followed {
             let entries_before = self.map.counters().entries;
-            match followed.read_on(self.rules, may_go_on, &mut self.map) {
+            match followed.read_on(self.rules, may_go_on, &mut self.map, &mut self.share) {
                 Ok(read) => {
                     refresh.added_bytes = read.bytes;
                     refresh.is_behind = read.is_behind;
@@ -170,7 +182,8 @@ impl PerfMapFile {
     }
 
     /// Follows the file behind a descriptor of the process (`/proc/PID/fd/N`), if there is no file with the map's name:
-    /// CPython goes on writing to one that was deleted. A file that gets the name later takes its place.
+    /// CPython goes on writing to one that was deleted. A file that gets the name later takes its place. Nothing is read
+    /// before the next [`Self::refresh`].
     pub fn follow_handle(&mut self, handle: &Path) {
         if self.followed.is_some() || self.refusal.is_some() {
             return;
@@ -180,7 +193,6 @@ impl PerfMapFile {
                 let mut followed = Followed::new(file, &stat);
                 followed.has_vanished = true;
                 self.followed = Some(followed);
-                self.refresh();
             }
             Ok(None) => {}
             Err(refusal) => self.refusal = Some(refusal),
@@ -257,6 +269,7 @@ impl Followed {
         rules: Rules,
         mut may_go_on: impl FnMut() -> bool,
         map: &mut PerfMap,
+        share: &mut Share,
     ) -> Result<ReadOn, Refusal> {
         let stat = fstat(&self.file).map_err(refusal_of)?;
         rules.check(&stat)?;
@@ -275,6 +288,11 @@ impl Followed {
         self.modified = modified(&stat);
         let mut buffer = Vec::with_capacity(CHUNK_BYTES.min(size - self.offset) as usize);
         while self.offset < size && may_go_on() {
+            if !share.set(map.heap_bytes()) {
+                return Err(Refusal::NoRoom {
+                    limit: share.bytes_max(),
+                });
+            }
             buffer.clear();
             match pread(&self.file, spare_capacity(&mut buffer), self.offset) {
                 // It was cut while we read: the next refresh will see that.
@@ -288,6 +306,7 @@ impl Followed {
             read.bytes += buffer.len() as u64;
             self.remember(&buffer);
         }
+        share.set(map.heap_bytes());
         read.is_behind = self.offset < size;
         Ok(read)
     }

@@ -221,6 +221,15 @@ def hostile_files():
         file.write(frames)
         file.truncate(1 << 20)
     codes.append(Code("frames"))
+    # As much call frame information as is read, nearly all of it holes.
+    names = b"\0.eh_frame\0.debug_frame\0"
+    with open("most_frames", "wb") as file:
+        sections = [(0, 3, 1 << 17, len(names), 0, 0), (1, 1, 1 << 20, 1 << 26, 0, 8192), (11, 1, 1 << 20, 1 << 27, 0, 0)]
+        file.write(elf(code=ROUNDS, sections=sections))
+        file.seek(1 << 17)
+        file.write(names)
+        file.truncate(1 << 30)
+    codes.append(Code("most_frames"))
     ready()
     while True:
         for code in codes:
