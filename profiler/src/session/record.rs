@@ -237,7 +237,9 @@ impl Session {
         self.resolver.pump();
         self.kernel.flush_log();
         self.longest_turn = self.longest_turn.max(began.elapsed());
-        self.longest_turn_cpu = self.longest_turn_cpu.max(thread_time() - begun);
+        self.longest_turn_cpu = self
+            .longest_turn_cpu
+            .max(thread_time().saturating_sub(begun));
         more
     }
 

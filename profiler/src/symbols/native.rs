@@ -207,8 +207,10 @@ impl Worker {
 
     /// After a panic: a new symbolizer, and nothing more of that module.
     fn start_over(&mut self, culprit: FileIdentity) {
-        // Its destructor may trip over the same state.
-        std::mem::forget(std::mem::replace(&mut self.symbolizer, symbolizer()));
+        // Left behind, it would keep the copies of all modules in memory, once for each file that does this. Its
+        // destructor may trip over the same state.
+        let broken = std::mem::replace(&mut self.symbolizer, symbolizer());
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(broken)));
         if let Some(loaded) = self.modules.get_mut(&culprit) {
             loaded.symbols = None;
         }

@@ -135,7 +135,7 @@ def odd_names():
         memory()
 
 
-def elf(code=b"", sections=(), programs=None, names=None, count=None, machine=62):
+def elf(code=b"", sections=(), programs=None, names=0, count=None, machine=62):
     """An ELF file: code at 4096; each section is (name's offset, kind, offset, size, link, address)."""
     at = 8192
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
@@ -145,7 +145,7 @@ def elf(code=b"", sections=(), programs=None, names=None, count=None, machine=62
         struct.pack("<IIQQQQQQ", kind, flags, offset, address, address, size, memory, align)
         for kind, flags, offset, address, _, size, memory, align in programs
     )
-    header += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, at, 0, 64, 56, len(programs), 64, count or len(sections), 0)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, at, 0, 64, 56, len(programs), 64, count or len(sections), names)
     body = (header + table).ljust(4096, b"\0") + code.ljust(4096, b"\0")
     for name, kind, offset, size, link, address in sections:
         body += struct.pack("<IIQQQQIIQQ", name, kind, 0, address, offset, size, link, 0, 1, 24)
@@ -212,7 +212,8 @@ def hostile_files():
         file.write(
             elf(
                 code=ROUNDS,
-                sections=[(11, 3, 1 << 17, len(names), 0, 0), (1, 1, 1 << 18, len(frames), 0, 8192 * 8)],
+                sections=[(1, 1, 1 << 18, len(frames), 0, 8192 * 8), (11, 3, 1 << 17, len(names), 0, 0)],
+                names=1,
             )
         )
         file.seek(1 << 17)
@@ -224,8 +225,8 @@ def hostile_files():
     # As much call frame information as is read, nearly all of it holes.
     names = b"\0.eh_frame\0.debug_frame\0"
     with open("most_frames", "wb") as file:
-        sections = [(0, 3, 1 << 17, len(names), 0, 0), (1, 1, 1 << 20, 1 << 26, 0, 8192), (11, 1, 1 << 20, 1 << 27, 0, 0)]
-        file.write(elf(code=ROUNDS, sections=sections))
+        sections = [(1, 1, 1 << 20, 1 << 26, 0, 8192), (11, 1, 1 << 20, 1 << 26, 0, 0), (0, 3, 1 << 17, len(names), 0, 0)]
+        file.write(elf(code=ROUNDS, sections=sections, names=2))
         file.seek(1 << 17)
         file.write(names)
         file.truncate(1 << 30)
