@@ -17,6 +17,17 @@ fn run(target: &str, body: fn(&[u8])) {
     }
 }
 
+/// What the corpus is for: this file's entries overlap, and every third one names itself.
+#[test]
+fn entries_that_overlap_or_name_themselves_are_counted() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let file = workspace.join("fuzz/corpus/elf/overlapping-frames");
+    let compiled = crate::unwind::compile(&fs::read(file).unwrap()).unwrap();
+    let stats = compiled.table.stats;
+    assert_eq!(stats.malformed_entries, 20, "{stats:?}");
+    assert!(stats.overlapping_functions >= 35, "{stats:?}");
+}
+
 #[test]
 fn corpus_of_elf_files() {
     run("elf", super::elf);

@@ -92,6 +92,9 @@ fn assert_no_secret(everything: &[(&str, String)]) -> Verdict {
 }
 
 fn swapped_map(python: &Python) -> Verdict {
+    // What is looked for would be there.
+    let control = everything(python, "secret_in_place")?;
+    assert!(control[1].1.contains("py::SECRET:"), "{}", control[1].1);
     assert_no_secret(&everything(python, "swapped_map")?)
 }
 

@@ -77,6 +77,15 @@ def write_secret(path):
         file.writelines(f"{start} {size} py::SECRET:/secret\n" for start, size, _ in entries)
 
 
+def secret_in_place():
+    """No attack: shows that the secret would be seen if it were read."""
+    write_secret("/tmp/secret")
+    os.rename("/tmp/secret", MAP)
+    ready()
+    while True:
+        work()
+
+
 def swapped_map():
     """What has the map's name is another thing every moment: the file, a link to a secret, a FIFO, a folder, nothing."""
     real, other, secret = MAP + ".real", MAP + ".other", "/tmp/secret"
