@@ -14,6 +14,9 @@
 //! goes back. `session` is the only module that knows all stages. `ARCHITECTURE.md` has the rest.
 
 pub mod cli;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod kernel;
 pub mod model;
 pub mod output;

@@ -7,6 +7,7 @@
 //! test          setup, interpreters, browser, build      ─► one line of totals
 //! test-pythons  Pythons of other systems                 ─► trials under them, perf beside
 //! test-kernels  other kernels, in an emulator            ─► table of stacks and names
+//! fuzz          fuzz/, profiler/src/fuzzing/            ─► one line for each target
 //! demo          release build, a bundled workload        ─► flame graph, hottest functions
 //! bench         release build, bundled workloads         ─► table of ratios
 //! package       the program, the Python package          ─► a wheel
@@ -35,6 +36,7 @@ mod browser;
 mod command;
 mod demo;
 mod folded;
+mod fuzz;
 mod header;
 mod host;
 mod llvm;
@@ -55,6 +57,8 @@ Usage: cargo xtask <command>
   bpf [--check]     refresh the bundled BPF object, or only check that it is fresh
   test [FILTER]     set up, build everything from source, run every test, or those
                     whose names have FILTER in them
+  fuzz [TARGET] [--seconds N]
+                    build the fuzz targets, run each for ten seconds
   header            refresh the C header of profiler-trampoline
   test-pythons [DEBIAN-RELEASE...]
                     run the kernel trials under the Pythons of other systems
@@ -96,6 +100,7 @@ fn run(arguments: &[&str]) -> Result<()> {
             test_pythons::inside(name, kernel, jit, profiler)
         }
         ["test-kernels", words @ ..] => test_kernels::run(words),
+        ["fuzz", words @ ..] => fuzz::run(words),
         ["header"] => header::refresh(),
         ["demo"] => demo::run(),
         ["bench", pieces @ ..] => bench::run(pieces),

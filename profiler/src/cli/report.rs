@@ -288,6 +288,10 @@ fn throttled(throttling: &Throttling) -> String {
 
 fn remark(remark: &Remark) -> String {
     match remark {
+        Remark::MappingsLeftOut(count) => format!(
+            "{} not followed: too many in one process; stacks through them break off",
+            counted(*count, "mapping")
+        ),
         Remark::KernelNamesHidden => {
             "kernel functions have no names: that takes CAP_SYSLOG, or kernel.kptr_restrict = 0 and \
              kernel.perf_event_paranoid = 1"

@@ -43,6 +43,8 @@ fn recording(quality: Quality) -> Recording {
             throttling: None,
             refusals: vec![],
             remarks: vec![],
+            longest_turn: Duration::ZERO,
+            longest_turn_cpu: Duration::ZERO,
             bpf: None,
         },
     };

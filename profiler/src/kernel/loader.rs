@@ -66,13 +66,17 @@ pub struct Following {
     pub all_execs: bool,
 }
 
+/// Most chunks: 128 MiB, enough for 1 GiB of text. All of it is allocated, and a process can map a sparse file of any size
+/// as code.
+const CHUNKS_MAX: u64 = 2048;
+
 impl MapSizes {
     /// For processes whose executable files have so many bytes of text, with as much again for what they will load.
     pub fn for_text(bytes: u64, following: Following) -> Self {
         // Measured: 40 (libpython) to 80 (OpenBLAS) bytes of text a row.
-        let rows = 2 * bytes / 32 + (2 << 20);
-        let chunks = rows.div_ceil(CHUNK_ROWS as u64).min(u64::from(u16::MAX));
-        let pages = (2 * bytes / 4096 + 131_072).min(1 << 22);
+        let rows = bytes / 16 + (2 << 20);
+        let chunks = rows.div_ceil(CHUNK_ROWS as u64).min(CHUNKS_MAX);
+        let pages = (bytes / 2048 + 131_072).min(1 << 22);
         Self {
             chunks: chunks as u32,
             pages: pages as u32,

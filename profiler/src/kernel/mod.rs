@@ -28,4 +28,6 @@ pub use error::KernelError;
 pub use events::{KernelEvent, RateLimits, SamplingEvents};
 pub use features::{Features, RegistersFrom};
 pub use loader::{Following, KernelSide, MapSizes, ProgramStats, UnwindMaps};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use ring::parse as parse_record;
 pub use ring::{RingRecord, SampleRing};

@@ -81,7 +81,7 @@ impl AsRawFd for SampleRing {
 }
 
 /// Reads one record. `words` is the buffer that a sample borrows.
-fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RingRecord<'a>> {
+pub(crate) fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RingRecord<'a>> {
     if record.len() == PROCESS_EVENT_BYTES {
         return parse_event(record).map(RingRecord::Process);
     }

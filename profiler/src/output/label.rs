@@ -13,6 +13,9 @@ const NAME_CHARS_MAX: usize = 256;
 /// Longest shown file or module, in characters.
 const FILE_CHARS_MAX: usize = 128;
 
+/// What the frame under all others is called by the drawing library.
+const ROOT: &str = "all";
+
 /// A label for each function, in their order: `name (file.py)` for Python, `name [libx.so]` for compiled code.
 ///
 /// Where two would be equal, as much of the files' paths is added as tells them apart, else a number.
@@ -47,19 +50,19 @@ pub(super) fn labels<'p>(functions: impl Iterator<Item = Function<'p>>) -> Vec<S
 /// order of the functions themselves and not of their appearance.
 fn number_the_rest(functions: &[Function<'_>], labels: &mut [String]) {
     let mut taken: FxHashSet<String> = labels.iter().cloned().collect();
+    let mut numbered = |label: &str| {
+        let candidates = (2..).map(|number| format!("{label} #{number}"));
+        let mut free = candidates.filter(|candidate| taken.insert(candidate.clone()));
+        free.next().unwrap_or_default()
+    };
     for mut group in equal(labels) {
         group.sort_unstable_by_key(|&index| functions[index]);
-        let mut number = 1;
         for index in group.into_iter().skip(1) {
-            let numbered = loop {
-                number += 1;
-                let candidate = format!("{} #{number}", labels[index]);
-                if taken.insert(candidate.clone()) {
-                    break candidate;
-                }
-            };
-            labels[index] = numbered;
+            labels[index] = numbered(&labels[index]);
         }
+    }
+    if let Some(like_root) = labels.iter_mut().find(|label| *label == ROOT) {
+        *like_root = numbered(ROOT);
     }
 }
 
@@ -231,6 +234,14 @@ mod tests {
         let labels = of(&[python(&b, "/m.py"), python(&a, "/m.py")]);
         assert!(labels[1].ends_with("… (m.py)"), "{labels:?}");
         assert!(labels[0].ends_with("… (m.py) #2"), "{labels:?}");
+    }
+
+    #[test]
+    fn a_function_is_not_taken_for_the_frame_under_all_others() {
+        let functions =
+            [FrameKind::Jit, FrameKind::Native].map(|kind| code(kind, "all", None, None));
+        assert_eq!(of(&functions), ["all #2", "all #3"]);
+        assert_eq!(of(&functions[..1]), ["all #2"]);
     }
 
     #[test]

@@ -71,9 +71,11 @@ fn push_clean(text: &mut String, c: char) {
     }
 }
 
-/// Ends a line for some readers, changes the direction of the text after it, or is not a character at all.
+/// Ends a line for some readers, changes the direction of the text after it, is there without being seen, so that two
+/// names look like one, or is not a character at all. The two joiners stay: words of some languages need them.
 fn is_misleading(c: char) -> bool {
-    matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
         || u32::from(c) & 0xfffe == 0xfffe
         || matches!(c, '\u{fdd0}'..='\u{fdef}')
 }
@@ -112,6 +114,8 @@ mod tests {
         assert_eq!(shown("\u{1b}[31mred"), "\\x1b[31mred");
         assert_eq!(shown("\u{7f}\u{9b}1m"), "\\x7f\\x9b1m");
         assert_eq!(shown("abc\u{202e}def"), "abc\\u{202e}def");
+        assert_eq!(shown("abc\u{61c}def"), "abc\\u{61c}def");
+        assert_eq!(shown("a\u{200b}b\u{e0041}"), "a\\u{200b}b\\u{e0041}");
     }
 
     #[test]

@@ -15,6 +15,9 @@ const HEADERS_MAX: u64 = 4096;
 /// Bytes of a symbol or string table that are read. Chromium's are of this size.
 const TABLE_BYTES_MAX: u64 = 64 << 20;
 
+/// Largest table of section names that is read; linked files have some hundred bytes.
+const NAMES_BYTES_MAX: u64 = 1 << 20;
+
 const HEADER_BYTES: usize = 64;
 const SECTION_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
@@ -106,7 +109,9 @@ impl<'f> ElfFile<'f> {
             segments,
             section_names: Vec::new(),
         };
-        if let Some(&names) = parsed.sections.get(names) {
+        if let Some(&names) = parsed.sections.get(names)
+            && names.size <= NAMES_BYTES_MAX
+        {
             parsed.section_names = parsed.table(&names).unwrap_or_default();
         }
         Ok(parsed)
@@ -138,14 +143,7 @@ impl<'f> ElfFile<'f> {
         wanted: [&str; N],
     ) -> [Option<Svma>; N] {
         let mut found = [None; N];
-        let kind = match table {
-            SymbolTable::Dynamic => elf::SHT_DYNSYM,
-            SymbolTable::Full => elf::SHT_SYMTAB,
-        };
-        let Some(symbols) = self.sections.iter().find(|section| section.kind == kind) else {
-            return found;
-        };
-        let Some(names) = self.sections.get(symbols.link as usize) else {
+        let Some((symbols, names)) = self.symbol_sections(table) else {
             return found;
         };
         let (Ok(symbols), Ok(names)) = (self.table(symbols), self.table(names)) else {
@@ -169,6 +167,24 @@ impl<'f> ElfFile<'f> {
         found
     }
 
+    /// Bytes that are read to look for symbols in a table.
+    pub(super) fn symbol_bytes(&self, table: SymbolTable) -> u64 {
+        let Some((symbols, names)) = self.symbol_sections(table) else {
+            return 0;
+        };
+        symbols.size.saturating_add(names.size)
+    }
+
+    /// A symbol table, and the names in it.
+    fn symbol_sections(&self, table: SymbolTable) -> Option<(&Section, &Section)> {
+        let kind = match table {
+            SymbolTable::Dynamic => elf::SHT_DYNSYM,
+            SymbolTable::Full => elf::SHT_SYMTAB,
+        };
+        let symbols = self.sections.iter().find(|section| section.kind == kind)?;
+        Some((symbols, self.sections.get(symbols.link as usize)?))
+    }
+
     /// It has a table of all its symbols.
     pub fn has_full_symbols(&self) -> bool {
         self.sections
@@ -178,10 +194,10 @@ impl<'f> ElfFile<'f> {
 
     /// Bytes of DWARF in it, after decompression: what reading all of it takes, roughly.
     pub fn debug_info_bytes(&self) -> u64 {
-        let debug = self.sections.iter().filter(|section| {
-            let name = self.name(section);
-            name.starts_with(b".debug_") || name.starts_with(b".zdebug_")
-        });
+        let debug = self
+            .sections
+            .iter()
+            .filter(|section| self.is_debug_info(section));
         debug
             .map(|section| self.uncompressed_bytes(section))
             .fold(0, u64::saturating_add)
@@ -200,10 +216,10 @@ impl<'f> ElfFile<'f> {
 
     /// Content of a section by name; `None` if it is missing, unreadable or longer than `bytes_max`.
     pub fn section_bytes(&self, name: &str, bytes_max: u64) -> Option<Vec<u8>> {
-        let section = self
-            .sections
-            .iter()
-            .find(|section| self.name(section) == name.as_bytes())?;
+        let section = self.sections.iter().find(|section| {
+            let rest = self.name_onwards(section).strip_prefix(name.as_bytes());
+            rest.is_some_and(|rest| rest.first().is_none_or(|&end| end == 0))
+        })?;
         if section.kind == elf::SHT_NOBITS || section.size > bytes_max {
             return None;
         }
@@ -219,7 +235,7 @@ impl<'f> ElfFile<'f> {
             return read(self.file, section.offset, 24)
                 .map_or(u64::MAX, |header| u64_at(&header, 8));
         }
-        if self.name(section).starts_with(b".z") {
+        if self.name_onwards(section).starts_with(b".z") {
             // The old GNU form: "ZLIB" and the length, most significant byte first.
             let header = read(self.file, section.offset, 12).ok();
             let length = header.and_then(|header| header.get(4..12)?.try_into().ok());
@@ -228,12 +244,18 @@ impl<'f> ElfFile<'f> {
         section.size
     }
 
-    pub(super) fn name(&self, section: &Section) -> &[u8] {
-        let name = self
-            .section_names
+    /// The section holds DWARF, or the old compressed form of it.
+    pub(super) fn is_debug_info(&self, section: &Section) -> bool {
+        let name = self.name_onwards(section);
+        name.starts_with(b".debug_") || name.starts_with(b".zdebug_")
+    }
+
+    /// A section's name, which ends at the first zero, and what follows. Looking for that zero would cost as much as the
+    /// file wants, for each of its sections.
+    fn name_onwards(&self, section: &Section) -> &[u8] {
+        self.section_names
             .get(section.name as usize..)
-            .unwrap_or_default();
-        name.split(|&byte| byte == 0).next().unwrap_or_default()
+            .unwrap_or_default()
     }
 
     fn table(&self, section: &Section) -> io::Result<Vec<u8>> {
@@ -361,6 +383,29 @@ mod tests {
         assert!(ElfFile::parse(&file).is_err());
         file.write_all(b"#!/bin/sh\n").expect("write");
         assert!(ElfFile::parse(&file).is_err());
+    }
+
+    /// Every section's name would be searched for its end, through all of the table.
+    #[test]
+    fn a_huge_table_of_section_names_is_not_read() {
+        for (names_bytes, is_read) in [(NAMES_BYTES_MAX, true), (NAMES_BYTES_MAX + 1, false)] {
+            let mut bytes = vec![0; 64];
+            bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+            bytes[40..48].copy_from_slice(&64_u64.to_le_bytes());
+            bytes[60..62].copy_from_slice(&1_u16.to_le_bytes());
+            let mut section = [0; SECTION_BYTES];
+            section[4..8].copy_from_slice(&elf::SHT_STRTAB.to_le_bytes());
+            section[24..32].copy_from_slice(&128_u64.to_le_bytes());
+            section[32..40].copy_from_slice(&names_bytes.to_le_bytes());
+            bytes.extend(section);
+            bytes.resize(128 + names_bytes as usize, b'x');
+            let mut file = tempfile::tempfile().expect("temporary file");
+            file.write_all(&bytes).expect("write");
+            let parsed = ElfFile::parse(&file).expect("parses");
+            assert_eq!(!parsed.section_names.is_empty(), is_read);
+            assert_eq!(parsed.section_bytes(".rodata", 1 << 20), None);
+            assert_eq!(parsed.debug_info_bytes(), 0);
+        }
     }
 
     proptest! {

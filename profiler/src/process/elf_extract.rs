@@ -66,14 +66,10 @@ impl ElfFile<'_> {
         };
         let names_of_sections =
             || index == usize::from(u16::from_le_bytes([self.header[62], self.header[63]]));
-        let is_debug_info = || {
-            let name = self.name(section);
-            name.starts_with(b".debug_") || name.starts_with(b".zdebug_")
-        };
         is_table(section)
             || names_of_table()
             || names_of_sections()
-            || (with_debug_info && is_debug_info())
+            || (with_debug_info && self.is_debug_info(section))
     }
 
     fn copy_bytes(&self, section: &Section, copy: &File, to: u64) -> io::Result<()> {

@@ -16,7 +16,7 @@ use crate::model::{Avma, FileOffset, Pid};
 
 /// Executable mappings kept of one process. A Python process has some hundreds with every extension module loaded;
 /// the kernel allows 65,530 mappings of any kind by default (`vm.max_map_count`).
-pub const MAPPINGS_MAX: usize = 16_384;
+pub const MAPPINGS_MAX: usize = 4096;
 
 /// Bytes of path names kept of one process. A name is at most a page long, and mappings of one file share it.
 pub const PATH_BYTES_MAX: usize = 4 << 20;
@@ -98,6 +98,11 @@ impl Mapping {
         Some(FileOffset(
             self.file_offset.0.wrapping_add(at.0 - self.begin.0),
         ))
+    }
+
+    /// It shows a file, with a name or without.
+    pub const fn is_of_file(&self) -> bool {
+        matches!(self.kind, MappingKind::File { .. })
     }
 
     /// The path as mapped, for mappings of a file.

@@ -7,6 +7,8 @@ mod command_line;
 mod elf;
 mod elf_extract;
 mod file;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod label;
 pub mod launch;
 mod mappings;
@@ -29,7 +31,7 @@ pub use mappings::{
     read_executable_mappings,
 };
 pub use namesakes::{has_open, namesakes};
-pub use pace::Pace;
+pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_handle};
 pub use select::{Cgroup, Container, ContainerIdError, SelectError, Selector};

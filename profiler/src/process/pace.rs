@@ -2,6 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+/// CPU time of this thread: what a piece of work took, however busy the machine is.
+pub fn thread_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(now).unwrap_or_default()
+}
+
 /// In the long run, work is followed by a rest so many times as long.
 const REST_FACTOR: u32 = 4;
 

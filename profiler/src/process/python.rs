@@ -27,6 +27,10 @@ const DISTINCT_FILES_MAX: usize = 4096;
 /// Bytes of a file's constants that are searched for a version.
 const CONSTANTS_BYTES_MAX: u64 = 32 << 20;
 
+/// Bytes of symbols and constants that are read of all files of a process together, while its samples wait. A static
+/// `python` with all its symbols has some 3 MiB.
+const SEARCHED_BYTES_MAX: u64 = 64 << 20;
+
 /// Bytes of the environment that are read; `execve` allows 6 MiB by default.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 
@@ -101,8 +105,9 @@ fn find_interpreter(target: &Target, mappings: &[Mapping]) -> Interpreter {
     // The program first: all others come into question only for interpreters built into something larger.
     let (first, others): (Vec<_>, Vec<_>) =
         files.into_iter().partition(|(path, _)| is_program(path));
+    let mut budget = Budget(SEARCHED_BYTES_MAX);
     for (path, mapping) in first.into_iter().chain(others).take(FILES_MAX) {
-        if let Some(version) = version_of_file(target.pid, mapping, path) {
+        if let Some(version) = version_of_file(target.pid, mapping, path, &mut budget) {
             found.version = Some(version);
             found.files.push(path.to_string_lossy().into_owned());
             return found;
@@ -123,12 +128,30 @@ fn distinct_files(mappings: &[Mapping]) -> Vec<(&Path, &Mapping)> {
         .collect()
 }
 
-fn version_of_file(pid: Pid, mapping: &Mapping, path: &Path) -> Option<(u8, u8)> {
+/// Bytes that may still be read.
+struct Budget(u64);
+
+impl Budget {
+    /// False: so much is not left, and none of it is taken.
+    fn take(&mut self, bytes: u64) -> bool {
+        let left = self.0.checked_sub(bytes);
+        self.0 = left.unwrap_or(self.0);
+        left.is_some()
+    }
+}
+
+fn version_of_file(
+    pid: Pid,
+    mapping: &Mapping,
+    path: &Path,
+    budget: &mut Budget,
+) -> Option<(u8, u8)> {
     let from_name = version_in_program_name(&file_name(path));
     let Ok(opened) = open_mapped(pid, mapping) else {
         return from_name;
     };
-    version_in_file(&opened.file, file_name(path).starts_with("python")).or(from_name)
+    let named_python = file_name(path).starts_with("python");
+    version_in_file(&opened.file, named_python, budget).or(from_name)
 }
 
 /// The CPython that a program is or is linked with, from its file; `None` if that cannot be told. Reads some MiB at
@@ -141,14 +164,18 @@ pub(super) fn version_of_program(file: &File, name: &str) -> Option<(u8, u8)> {
     let library = strings
         .split(|&byte| byte == 0)
         .find_map(|text| version_in_library_name(std::str::from_utf8(text).ok()?));
-    library.or_else(|| version_in_file(file, name.starts_with("python")))
+    let mut budget = Budget(SEARCHED_BYTES_MAX);
+    library.or_else(|| version_in_file(file, name.starts_with("python"), &mut budget))
 }
 
 /// The version that the content of an ELF file speaks of; `None` if it is no CPython. `named_python`: its name says so.
-fn version_in_file(file: &File, named_python: bool) -> Option<(u8, u8)> {
+fn version_in_file(file: &File, named_python: bool, budget: &mut Budget) -> Option<(u8, u8)> {
     let elf = ElfFile::parse(file).ok()?;
     let mut is_python = named_python;
     for table in [SymbolTable::Dynamic, SymbolTable::Full] {
+        if !budget.take(elf.symbol_bytes(table)) {
+            continue;
+        }
         let [version, get_version, run] =
             elf.symbols(table, ["Py_Version", "Py_GetVersion", "PyEval_EvalCode"]);
         // `const unsigned long Py_Version = PY_VERSION_HEX` (Python/getversion.c, CPython 3.11 to 3.15).
@@ -163,7 +190,8 @@ fn version_in_file(file: &File, named_python: bool) -> Option<(u8, u8)> {
     if !is_python {
         return None;
     }
-    let constants = elf.section_bytes(".rodata", CONSTANTS_BYTES_MAX)?;
+    let constants = elf.section_bytes(".rodata", CONSTANTS_BYTES_MAX.min(budget.0))?;
+    budget.take(constants.len() as u64);
     version_in_constants(&constants)
 }
 

@@ -144,7 +144,8 @@ fn finds_the_version_of_every_interpreter_here() {
 #[test]
 fn a_program_of_another_name_is_recognised_by_its_symbols() {
     let Some((path, version)) = interpreters().into_iter().find(|(path, _)| {
-        let built_in = |file: File| version_in_file(&file, false).is_some();
+        let built_in =
+            |file: File| version_in_file(&file, false, &mut Budget(SEARCHED_BYTES_MAX)).is_some();
         File::open(path).is_ok_and(built_in)
     }) else {
         return eprintln!("skipped: no python with the interpreter inside here");
@@ -158,6 +159,19 @@ fn a_program_of_another_name_is_recognised_by_its_symbols() {
     let (_, info) = running.inspect();
     assert_eq!(info.version, Some(version));
     assert_eq!(info.interpreter_files, [renamed.to_string_lossy()]);
+}
+
+#[test]
+fn what_is_searched_of_a_processs_files_is_bounded_in_all() {
+    let program = File::open(std::env::current_exe().expect("own path")).expect("open");
+    let elf = ElfFile::parse(&program).expect("parses");
+    let cost = elf.symbol_bytes(SymbolTable::Dynamic) + elf.symbol_bytes(SymbolTable::Full);
+    let mut budget = Budget(3 * cost);
+    for _ in 0..5 {
+        assert_eq!(version_in_file(&program, false, &mut budget), None);
+    }
+    assert!(cost > 0 && budget.0 < cost, "{} of {cost} left", budget.0);
+    assert!(!budget.take(u64::MAX) && budget.take(budget.0));
 }
 
 #[test]
@@ -240,7 +254,7 @@ proptest! {
         bytes.truncate(cut);
         let mut file = tempfile::tempfile().expect("temporary file");
         file.write_all(&bytes).expect("write");
-        let _ = version_in_file(&file, true);
+        let _ = version_in_file(&file, true, &mut Budget(1 << 20));
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub(super) struct EndedPrograms {
     with_samples: FxHashSet<Pid>,
     /// A process whose perf map another one writes as well, and that other one.
     contested: Option<(Pid, Pid)>,
+    mappings_left_out: u64,
     unsampled: Unsampled,
 }
 
@@ -58,6 +59,7 @@ pub(super) struct Finished {
     pub(super) targets: Vec<TargetSummary>,
     pub(super) complaints: Vec<String>,
     pub(super) contested: Option<(Pid, Pid)>,
+    pub(super) mappings_left_out: u64,
     pub(super) unsampled: Unsampled,
 }
 
@@ -79,6 +81,11 @@ impl EndedPrograms {
             cpu_time,
             kind,
         });
+    }
+
+    /// A program had so many mappings more than are kept.
+    pub(super) fn add_left_out(&mut self, mappings: u32) {
+        self.mappings_left_out += u64::from(mappings);
     }
 
     /// So many processes ended without having been met.
@@ -154,6 +161,7 @@ impl EndedPrograms {
             targets: self.told,
             complaints: self.complaints.into_iter().collect(),
             contested: self.contested,
+            mappings_left_out: self.mappings_left_out,
             unsampled: self.unsampled,
         }
     }

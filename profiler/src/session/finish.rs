@@ -10,6 +10,7 @@ use crate::{
     kernel::{Counters, RateLimits},
     model::{Pid, ResolveMiss},
     profile::{ProcessName, Profile},
+    unwind::BuilderStats,
 };
 
 /// How long names may take to arrive after the recording.
@@ -32,7 +33,9 @@ impl Session {
         elapsed: Duration,
     ) -> Recording {
         self.events.stop();
-        self.resolver.refresh_perf_maps(None);
+        let longest_turn = self.longest_turn;
+        tracing::debug!("the longest turn took {longest_turn:?}");
+        self.resolver.read_perf_maps();
         // The ring buffer may hold more than one turn takes.
         while self.turn() {}
         let counters = self.kernel.counters().unwrap_or_default();
@@ -45,6 +48,7 @@ impl Session {
         for stack in &late {
             self.add_finished(stack);
         }
+        let mut remarks = self.remarks(&counters, &built);
         let refused = self.targets.refused;
         let roots = self.targets.roots().count();
         self.targets.read_titles(true);
@@ -56,6 +60,7 @@ impl Session {
             targets,
             complaints: refusals,
             contested,
+            mappings_left_out,
             unsampled,
         } = self.targets.finish(&mut stages);
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
@@ -72,7 +77,9 @@ impl Session {
                     command: target.command.clone(),
                 });
         }
-        let mut remarks = Vec::new();
+        if has_hidden_kernel_names(&profile) {
+            remarks.push(Remark::KernelNamesHidden);
+        }
         if refused > 0 {
             remarks.push(Remark::NotPermitted(refused));
         }
@@ -85,27 +92,8 @@ impl Session {
                 frames: profile.quality.contested,
             });
         }
-        if counters.kernel_stack_failed > 0 {
-            remarks.push(Remark::KernelStacksFailed(counters.kernel_stack_failed));
-        }
-        if built.mappings_refused > 0 {
-            remarks.push(Remark::NoRoomForRows(built.mappings_refused));
-        }
-        if has_hidden_kernel_names(&profile) {
-            remarks.push(Remark::KernelNamesHidden);
-        }
-        if self.following.forks && !self.kernel.follows() {
-            remarks.push(Remark::CannotFollow);
-        }
-        if counters.processes_full > 0 {
-            remarks.push(Remark::TooManyProcesses(counters.processes_full));
-        }
-        if counters.events_lost > 0 {
-            remarks.push(Remark::EventsLost(counters.events_lost));
-        }
-        let children: Vec<Pid> = self.children.pythons().collect();
-        if !children.is_empty() {
-            remarks.push(Remark::ChildrenNotRecorded(children));
+        if mappings_left_out > 0 {
+            remarks.push(Remark::MappingsLeftOut(mappings_left_out));
         }
         let event = if self.events.is_hardware() {
             SampledEvent::Cycles
@@ -123,9 +111,36 @@ impl Session {
             throttling,
             refusals,
             remarks,
+            longest_turn,
+            longest_turn_cpu: self.longest_turn_cpu,
             bpf,
         };
         Recording { profile, summary }
+    }
+
+    /// What the user should know of how it went.
+    fn remarks(&self, counters: &Counters, built: &BuilderStats) -> Vec<Remark> {
+        let mut remarks = Vec::new();
+        if counters.kernel_stack_failed > 0 {
+            remarks.push(Remark::KernelStacksFailed(counters.kernel_stack_failed));
+        }
+        if built.mappings_refused > 0 {
+            remarks.push(Remark::NoRoomForRows(built.mappings_refused));
+        }
+        if self.following.forks && !self.kernel.follows() {
+            remarks.push(Remark::CannotFollow);
+        }
+        if counters.processes_full > 0 {
+            remarks.push(Remark::TooManyProcesses(counters.processes_full));
+        }
+        if counters.events_lost > 0 {
+            remarks.push(Remark::EventsLost(counters.events_lost));
+        }
+        let children: Vec<Pid> = self.children.pythons().collect();
+        if !children.is_empty() {
+            remarks.push(Remark::ChildrenNotRecorded(children));
+        }
+        remarks
     }
 
     fn bpf_stats(&self, counters: &Counters) -> BpfStats {

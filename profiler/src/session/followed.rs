@@ -8,7 +8,8 @@ use std::{
 use crate::{
     model::{ImageId, Pid},
     process::{
-        Mapping, Pace, PythonInfo, Target, inspect, perf_map_handle, read_executable_mappings,
+        Mapping, Pace, ParsedMappings, PythonInfo, Target, inspect, perf_map_handle,
+        read_executable_mappings,
     },
     symbols::Resolver,
     unwind::TableBuilder,
@@ -46,6 +47,8 @@ pub(super) struct Followed {
     pace: Pace,
     young_until: Option<Instant>,
     seen_gone: bool,
+    /// Mappings past the limits, at most.
+    pub(super) left_out: u32,
 }
 
 /// What has happened to a process since it was looked at.
@@ -87,6 +90,7 @@ impl Followed {
             pace: Pace::default(),
             young_until: None,
             seen_gone: false,
+            left_out: 0,
         }
     }
 
@@ -167,9 +171,16 @@ impl Followed {
         resolver: &mut Resolver,
     ) {
         // A process that is gone has no mappings, but samples of it are still being resolved.
-        let Some(mappings) = mappings_of(pid).filter(|mappings| !mappings.is_empty()) else {
+        let Ok(ParsedMappings {
+            mappings, left_out, ..
+        }) = read_executable_mappings(pid)
+        else {
             return;
         };
+        self.left_out = self.left_out.max(left_out);
+        if mappings.is_empty() {
+            return;
+        }
         let Some(target) = self.target.as_ref().filter(|target| target.is_alive()) else {
             // Another process's, maybe.
             return;
@@ -180,8 +191,8 @@ impl Followed {
         }
         let handle = perf_map_handle(target);
         let python = self.identity.python.clone();
-        resolver.update(self.image, &mappings, python, handle.as_deref());
-        if !builder.update(pid, self.image, mappings) {
+        let all_opened = resolver.update(self.image, &mappings, python, handle.as_deref());
+        if !builder.update(pid, self.image, mappings) || !all_opened {
             self.news = News::Mappings;
         }
     }

@@ -28,7 +28,7 @@ use crate::{
         SamplingEvents,
     },
     model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
-    process::{Children, launch::HELPER_NAME},
+    process::{Children, launch::HELPER_NAME, thread_time},
     profile::Aggregator,
     symbols::{Resolver, perf_map::PerfMapWatch},
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
@@ -173,6 +173,10 @@ pub(super) struct Session {
     /// A target is a command of ours that waits for its beginning.
     pub(super) launched: bool,
     pub(super) children: Children,
+    /// How long samples had to wait for a turn to end, at most.
+    pub(super) longest_turn: Duration,
+    /// The same in CPU time.
+    pub(super) longest_turn_cpu: Duration,
     pub(super) buffers: Buffers,
 }
 
@@ -212,6 +216,7 @@ impl Session {
             resolver: &mut resolver,
         };
         targets.introduce(&mut stages);
+        resolver.read_perf_maps();
         builder.settle(TABLES_PATIENCE);
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
@@ -239,6 +244,8 @@ impl Session {
             tell_from: Duration::ZERO,
             launched,
             children: Children::default(),
+            longest_turn: Duration::ZERO,
+            longest_turn_cpu: Duration::ZERO,
             buffers: Buffers::new(),
         })
     }
@@ -254,6 +261,7 @@ impl Session {
     /// One turn: what happened and the samples in between, what is new of processes, then names. Returns true when
     /// records are left for another one.
     pub(super) fn turn(&mut self) -> bool {
+        let (began, begun) = (Instant::now(), thread_time());
         self.targets.note_cpu_time();
         let more = self.drain();
         self.follow();
@@ -269,12 +277,16 @@ impl Session {
         let changed = std::mem::take(&mut self.changed_maps);
         if self.watch.is_none() {
             self.resolver.refresh_perf_maps(None);
-        } else if !changed.is_empty() {
-            self.resolver.refresh_perf_maps(Some(&changed));
+        } else if !changed.is_empty() && self.resolver.refresh_perf_maps(Some(&changed)) {
+            self.changed_maps = changed;
         }
         self.has_young = self.has_young && self.targets.is_any_young();
         self.resolver.pump();
         self.kernel.flush_log();
+        self.longest_turn = self.longest_turn.max(began.elapsed());
+        self.longest_turn_cpu = self
+            .longest_turn_cpu
+            .max(thread_time().saturating_sub(begun));
         more
     }
 

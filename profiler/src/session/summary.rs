@@ -58,6 +58,8 @@ pub struct Throttling {
 /// Something about a recording that the user should know, though it is no failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
+    /// So many mappings with code are not known: their process has more than are kept.
+    MappingsLeftOut(u64),
     /// Kernel frames have no names: the kernel shows its symbols to `CAP_SYSLOG` only.
     KernelNamesHidden,
     /// The kernel part of so many stacks could not be read.
@@ -140,6 +142,10 @@ pub struct Summary {
     pub refusals: Vec<String>,
     /// What else the user should know.
     pub remarks: Vec<Remark>,
+    /// How long samples had to wait in the ring buffer for other work, at most.
+    pub longest_turn: Duration,
+    /// The same in CPU time: what of it was work, and not waiting for a CPU.
+    pub longest_turn_cpu: Duration,
     /// The BPF program's running time, when it was asked for.
     pub bpf: Option<BpfStats>,
 }

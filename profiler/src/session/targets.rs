@@ -347,6 +347,7 @@ impl Targets {
         } else {
             EndedKind::Other
         };
+        self.ended.add_left_out(entry.left_out);
         let cpu_time = entry.cpu_time();
         self.ended
             .push(pid, entry.image, entry.identity, cpu_time, kind);

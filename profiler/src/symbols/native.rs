@@ -42,6 +42,9 @@ const FRAMES_MAX: usize = 64;
 /// Longest name or path that is kept, in bytes. C++ templates reach some thousand; a symbol table may claim anything.
 const NAME_BYTES_MAX: usize = 16 << 10;
 
+/// An address without a function: no program has code there. The library adds to addresses, so it is not the last one.
+const NOWHERE: u64 = 1 << 63;
+
 type PlaceInFile = (LocationId, FileOffset);
 
 /// The symbolizer with everything that it has loaded.
@@ -116,7 +119,11 @@ impl Worker {
         // An offset that is not loaded cannot be code: looked up where no function is.
         let addresses: Vec<u64> = places
             .iter()
-            .map(|&(_, at)| symbols.svma_of(at).map_or(u64::MAX, |svma| svma.0))
+            .map(|&(_, at)| {
+                symbols
+                    .svma_of(at)
+                    .map_or(NOWHERE, |svma| svma.0.min(NOWHERE))
+            })
             .collect();
         let mut elf = source::Elf::new(symbols.path());
         elf.debug_syms = symbols.debug_bytes > 0;
@@ -138,7 +145,7 @@ impl Worker {
         match found {
             Ok(Some(found)) if found.len() == places.len() => {
                 for ((&(id, at), &address), location) in places.iter().zip(&addresses).zip(found) {
-                    let shown = if address == u64::MAX { at.0 } else { address };
+                    let shown = if address == NOWHERE { at.0 } else { address };
                     answers.push((
                         id,
                         location.unwrap_or_else(|| unnamed(module, shown, ResolveMiss::NoSymbol)),
@@ -200,8 +207,10 @@ impl Worker {
 
     /// After a panic: a new symbolizer, and nothing more of that module.
     fn start_over(&mut self, culprit: FileIdentity) {
-        // Its destructor may trip over the same state.
-        std::mem::forget(std::mem::replace(&mut self.symbolizer, symbolizer()));
+        // Left behind, it would keep the copies of all modules in memory, once for each file that does this. Its
+        // destructor may trip over the same state.
+        let broken = std::mem::replace(&mut self.symbolizer, symbolizer());
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(broken)));
         if let Some(loaded) = self.modules.get_mut(&culprit) {
             loaded.symbols = None;
         }

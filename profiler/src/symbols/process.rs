@@ -13,8 +13,8 @@ use super::{
     contest::Contest,
     diagnose,
     perf_map::{
-        PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState,
-        Refusal,
+        PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapMemory,
+        PerfMapState, Refusal,
     },
     recent::{Recent, Seen},
 };
@@ -22,11 +22,16 @@ use crate::{
     model::{Avma, Frame, LocationId, Pid},
     process::{
         Pace, ProcessMap, PythonInfo, Target, file_time_at, perf_map_directory, perf_map_handle,
+        thread_time,
     },
 };
 
 /// Addresses remembered of one process; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
+
+/// CPU time for which perf maps are read while samples wait: at once, and the share of the time in the long run.
+const MAP_WORK_AT_ONCE: Duration = Duration::from_millis(20);
+const MAP_WORK_SHARE: u32 = 5;
 
 /// Perf maps of ancestors that are looked into.
 const ANCESTORS_MAX: usize = 16;
@@ -51,6 +56,36 @@ type SharedMap = Arc<Mutex<OwnedMap>>;
 pub(super) struct OwnedMap {
     file: PerfMapFile,
     contest: Contest,
+    /// There is more in the file than was read.
+    is_behind: bool,
+}
+
+/// Work that may be done now. It is measured in CPU time: on a busy machine no less of it is done.
+struct Allowance {
+    left: Duration,
+    since: Instant,
+}
+
+impl Allowance {
+    fn new() -> Self {
+        Self {
+            left: MAP_WORK_AT_ONCE,
+            since: Instant::now(),
+        }
+    }
+
+    /// What there is, with what was earned since the last time.
+    fn left(&mut self) -> Duration {
+        let now = Instant::now();
+        let passed = now.saturating_duration_since(self.since);
+        self.left = (self.left + passed / MAP_WORK_SHARE).min(MAP_WORK_AT_ONCE);
+        self.since = now;
+        self.left
+    }
+
+    const fn spend(&mut self, work: Duration) {
+        self.left = self.left.saturating_sub(work);
+    }
 }
 
 /// A child process, when it is first met.
@@ -75,6 +110,7 @@ pub(super) struct Process {
     map_replacements: u64,
     map_generation: u64,
     map_pace: Pace,
+    map_allowance: Allowance,
     pub(super) map_is_open: bool,
     // These two are its parent's, too, until one of them maps something.
     pub(super) mappings: Arc<ProcessMap>,
@@ -86,8 +122,8 @@ pub(super) struct Process {
     pub(super) counts: Counts,
 }
 
-/// What a process has written until now.
-fn perf_map_of(target: &Target) -> SharedMap {
+/// The map of a process, as far as there is time to read it.
+fn perf_map_of(target: &Target, memory: &PerfMapMemory) -> SharedMap {
     let location = PerfMapLocation {
         directory: target.perf_map_directory(),
         ns_pid: target.ns_pid,
@@ -101,15 +137,19 @@ fn perf_map_of(target: &Target) -> SharedMap {
         not_before,
         read_before: None,
     };
-    let map = PerfMapFile::new(location, PerfMapLimits::default()).beginning_at(beginning);
-    share(map, target.pid)
+    let map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone());
+    share(map.beginning_at(beginning), target.pid)
 }
 
-/// The map of a process, once it has been read.
-fn share(mut file: PerfMapFile, owner: Pid) -> SharedMap {
-    file.refresh();
-    let contest = Contest::new(owner);
-    Arc::new(Mutex::new(OwnedMap { file, contest }))
+/// The map of a process, once its beginning has been read.
+fn share(file: PerfMapFile, owner: Pid) -> SharedMap {
+    let mut map = OwnedMap {
+        file,
+        contest: Contest::new(owner),
+        is_behind: false,
+    };
+    map.read_on(MAP_WORK_AT_ONCE);
+    Arc::new(Mutex::new(map))
 }
 
 /// The value is whole whenever the lock is free, also after a panic.
@@ -118,19 +158,20 @@ fn lock(map: &SharedMap) -> MutexGuard<'_, OwnedMap> {
 }
 
 impl Process {
-    /// Nothing is known of its mappings. The perf map is read at once, and those of its ancestors, of which `known` are
-    /// followed already.
+    /// Nothing is known of its mappings. The beginning of the perf map is read at once, and of those of its ancestors, of
+    /// which `known` are followed already.
     pub(super) fn new(
         target: &Target,
         python: PythonInfo,
         known: impl Fn(Pid) -> Option<SharedMap>,
+        memory: &PerfMapMemory,
     ) -> Self {
         let ancestors = target.forked_from();
         let inherited = ancestors
             .iter()
-            .map(|ancestor| known(ancestor.pid).unwrap_or_else(|| perf_map_of(ancestor)))
+            .map(|ancestor| known(ancestor.pid).unwrap_or_else(|| perf_map_of(ancestor, memory)))
             .collect();
-        Self::with_maps(target.pid, perf_map_of(target), inherited, python)
+        Self::with_maps(target.pid, perf_map_of(target, memory), inherited, python)
     }
 
     fn with_maps(pid: Pid, map: SharedMap, inherited: Vec<SharedMap>, python: PythonInfo) -> Self {
@@ -141,6 +182,7 @@ impl Process {
             map_replacements,
             map_generation,
             map_pace: Pace::default(),
+            map_allowance: Allowance::new(),
             map,
             map_is_open: false,
             mappings: Arc::default(),
@@ -154,9 +196,9 @@ impl Process {
     }
 
     /// A child process, with all that its parent has. Costs no more than its own perf map.
-    pub(super) fn forked(&self, child: ForkedChild<'_>) -> Self {
+    pub(super) fn forked(&self, child: ForkedChild<'_>, memory: &PerfMapMemory) -> Self {
         // What the parent wrote before the child was made.
-        lock(&self.map).file.refresh();
+        lock(&self.map).read_on(MAP_WORK_AT_ONCE);
         let own = &lock(&self.map).file;
         let map_of = |ns_pid, beginning, owner| {
             let location = PerfMapLocation {
@@ -164,7 +206,7 @@ impl Process {
                 ns_pid,
                 owner_uid: own.location().owner_uid,
             };
-            let map = PerfMapFile::new(location, PerfMapLimits::default());
+            let map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone());
             share(map.with_directory_of(own).beginning_at(beginning), owner)
         };
         let beginning = PerfMapBeginning {
@@ -189,13 +231,14 @@ impl Process {
 
     /// The program that has replaced this one in its process. Nothing is known of it, and nothing is left of the old one
     /// but where the perf map is, and what in it is not the new one's.
-    pub(super) fn replaced(&self, since_boot: Duration) -> Self {
+    pub(super) fn replaced(&self, since_boot: Duration, memory: &PerfMapMemory) -> Self {
         let own = &lock(&self.map).file;
         let beginning = PerfMapBeginning {
             not_before: Some(file_time_at(since_boot)),
             read_before: own.position(),
         };
-        let map = PerfMapFile::new(own.location().clone(), PerfMapLimits::default())
+        let location = own.location().clone();
+        let map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone())
             .with_directory_of(own)
             .beginning_at(beginning);
         let map = share(map, self.pid);
@@ -220,7 +263,13 @@ impl Process {
     /// Follows the map through this descriptor of the process, if it has lost its name.
     pub(super) fn follow_handle(&mut self, handle: &Path) {
         self.map_is_open = true;
-        lock(&self.map).file.follow_handle(handle);
+        let mut map = lock(&self.map);
+        map.file.follow_handle(handle);
+        let is_followed = matches!(map.file.state(), PerfMapState::Following);
+        drop(map);
+        if is_followed {
+            self.refresh_map();
+        }
     }
 
     /// The perf map's name for an address; reads what was added to the map before giving up, since CPython writes the
@@ -257,30 +306,74 @@ impl Process {
             .find_map(|map| lock(map).contest.rival())
     }
 
-    /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often.
-    pub(super) fn refresh_map(&mut self) {
+    /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often, and of one that
+    /// grows without end only so much. Returns true when there may be more to read.
+    pub(super) fn refresh_map(&mut self) -> bool {
         if self.map_pace.is_resting() {
-            return;
+            return true;
         }
+        let (left, begun) = (self.map_allowance.left(), thread_time());
         let began = Instant::now();
         let mut map = lock(&self.map);
-        let refresh = map.file.refresh();
+        let event = map.read_on(left);
+        let is_behind = map.is_behind;
+        drop(map);
+        let worked = thread_time().saturating_sub(begun);
+        self.map_allowance.spend(worked);
         // What is only added is bounded by the file's size.
-        if !matches!(refresh.event, None | Some(PerfMapEvent::Appeared)) {
+        if !matches!(event, None | Some(PerfMapEvent::Appeared)) {
             self.map_pace.spent(began.elapsed());
         }
-        let (replacements, generation) = version(&map.file);
-        drop(map);
+        self.note_map_changes();
+        is_behind | self.read_on_inherited()
+    }
+
+    /// Those of ancestors are read to where they end now, and no further: what is written later is not this process's.
+    fn read_on_inherited(&mut self) -> bool {
+        let (mut was_read, mut is_behind) = (false, false);
+        for map in &self.inherited {
+            let mut map = lock(map);
+            if map.is_behind {
+                let begun = thread_time();
+                map.read_on(self.map_allowance.left());
+                self.map_allowance
+                    .spend(thread_time().saturating_sub(begun));
+                was_read = true;
+                is_behind |= map.is_behind;
+            }
+        }
+        if was_read {
+            self.missed_may_have_names();
+        }
+        is_behind
+    }
+
+    /// Reads the whole perf map, however long that takes: nothing else waits for it.
+    pub(super) fn read_whole_map(&mut self) {
+        for map in self.inherited.iter().chain([&self.map]) {
+            lock(map).read_on(Duration::MAX);
+        }
+        self.missed_may_have_names();
+        self.note_map_changes();
+    }
+
+    /// Names that are not right any more are forgotten.
+    fn note_map_changes(&mut self) {
+        let (replacements, generation) = version(&lock(&self.map).file);
         if replacements != self.map_replacements {
             self.forget_addresses();
         } else if generation != self.map_generation {
-            for at in self.missed.drain(..) {
-                self.cache.remove(&at);
-            }
-            self.recent.clear();
+            self.missed_may_have_names();
         }
         self.map_replacements = replacements;
         self.map_generation = generation;
+    }
+
+    fn missed_may_have_names(&mut self) {
+        for at in self.missed.drain(..) {
+            self.cache.remove(&at);
+        }
+        self.recent.clear();
     }
 
     /// The location of an address, if it is remembered.
@@ -364,6 +457,15 @@ impl Process {
 }
 
 impl OwnedMap {
+    /// Reads what was added, for so long at most.
+    fn read_on(&mut self, patience: Duration) -> Option<PerfMapEvent> {
+        let begun = thread_time();
+        let worked = || thread_time().saturating_sub(begun);
+        let refresh = self.file.refresh_while(|| worked() < patience);
+        self.is_behind = refresh.is_behind;
+        refresh.event
+    }
+
     fn name_at(&mut self, at: Avma, is_writer: bool) -> Option<Frame> {
         self.contest.name(&self.file, at, is_writer)
     }

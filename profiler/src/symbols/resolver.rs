@@ -21,6 +21,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{
     Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
     locations::{LocationKey, Locations, offset_frame, unknown_frame},
+    perf_map::PerfMapMemory,
     process::{ForkedChild, ModuleIndex, Process},
 };
 use crate::{
@@ -40,6 +41,10 @@ const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 /// an attack; code in the others is shown as `file+0xoffset`.
 const MODULES_MAX: usize = 4096;
 
+/// Files opened while samples wait; the rest of them a little later. One takes up to a tenth of a millisecond, and a process can
+/// map thousands.
+const OPENED_AT_ONCE: usize = 256;
+
 /// New places wait for their names until there are so many of them, or for so long: waking the symbolizer's thread for
 /// one address costs more than finding its name.
 const BATCH: usize = 128;
@@ -49,6 +54,7 @@ const BATCH_EVERY: Duration = Duration::from_secs(2);
 pub struct Resolver {
     native: NativeSymbolizer,
     processes: FxHashMap<ImageId, Process>,
+    map_memory: PerfMapMemory,
     modules: Vec<Arc<Module>>,
     module_ids: FxHashMap<FileIdentity, ModuleIndex>,
     kernel_cache: FxHashMap<Avma, LocationId>,
@@ -72,6 +78,7 @@ impl Resolver {
         Ok(Self {
             native: NativeSymbolizer::start(NativeOptions::default())?,
             processes: FxHashMap::default(),
+            map_memory: PerfMapMemory::default(),
             modules: Vec::new(),
             module_ids: FxHashMap::default(),
             kernel_cache: FxHashMap::default(),
@@ -82,20 +89,20 @@ impl Resolver {
         })
     }
 
-    /// Begins with a process that runs already. Its perf map is read at once, and those of its ancestors.
+    /// Begins with a process that runs already. The beginning of its perf map is read at once, and those of its ancestors.
     pub fn add_process(&mut self, image: ImageId, target: &Target, python: PythonInfo) {
         let known = |pid: Pid| {
             let mut processes = self.processes.values();
             processes.find(|it| it.pid == pid).map(Process::shared_map)
         };
-        let process = Process::new(target, python, known);
+        let process = Process::new(target, python, known, &self.map_memory);
         self.processes.insert(image, process);
     }
 
     /// Begins with a child process: with all that is known of the program it was forked from.
     pub fn fork(&mut self, from: ImageId, to: ImageId, child: ForkedChild<'_>) {
         if let Some(parent) = self.processes.get(&from) {
-            let process = parent.forked(child);
+            let process = parent.forked(child, &self.map_memory);
             self.processes.insert(to, process);
         }
     }
@@ -103,7 +110,7 @@ impl Resolver {
     /// A program has replaced another one in its process. Only what is written to its perf map from now on is believed.
     pub fn exec(&mut self, from: ImageId, to: ImageId, since_boot: Duration) {
         if let Some(before) = self.processes.get(&from) {
-            let process = before.replaced(since_boot);
+            let process = before.replaced(since_boot, &self.map_memory);
             self.processes.insert(to, process);
         }
     }
@@ -121,9 +128,7 @@ impl Resolver {
 
     /// Nothing more will be asked of a program: what there is to say of it.
     pub fn retire(&mut self, image: ImageId) -> Option<Retired> {
-        let mut process = self.processes.remove(&image)?;
-        // What it wrote at its very end.
-        process.refresh_map();
+        let process = self.processes.remove(&image)?;
         Some(Retired {
             names: process.diagnosis(),
             complaints: process.complaints(),
@@ -133,22 +138,23 @@ impl Resolver {
     }
 
     /// These are a program's executable mappings, its interpreter, and the descriptor with which it writes its perf map,
-    /// now. Files are opened while they can be.
+    /// now. Files are opened while they can be. False: there are so many of them that some are left for another call.
     pub fn update(
         &mut self,
         image: ImageId,
         mappings: &[Mapping],
         python: PythonInfo,
         map_handle: Option<&Path>,
-    ) {
+    ) -> bool {
         let Some(mut process) = self.processes.remove(&image) else {
-            return;
+            return true;
         };
         process.python = python;
         if let Some(handle) = map_handle {
             process.follow_handle(handle);
         }
         let mut modules = FxHashMap::default();
+        let mut to_open = OPENED_AT_ONCE;
         for mapping in mappings {
             let same = process
                 .mappings
@@ -159,8 +165,11 @@ impl Resolver {
                 .get(&mapping.begin)
                 .copied()
                 .filter(|_| same);
-            if let Some(module) = known.or_else(|| self.open(process.pid, mapping, &process.python))
-            {
+            let module = known.or_else(|| {
+                to_open = to_open.checked_sub(mapping.is_of_file().into())?;
+                self.open(process.pid, mapping, &process.python)
+            });
+            if let Some(module) = module {
                 modules.insert(mapping.begin, module);
             }
         }
@@ -170,6 +179,7 @@ impl Resolver {
         process.mappings = Arc::new(map);
         process.forget_addresses();
         self.processes.insert(image, process);
+        to_open > 0
     }
 
     /// Opens the file of a mapping, or finds it among those open already.
@@ -204,12 +214,22 @@ impl Resolver {
     }
 
     /// Reads what was added to perf maps: of all processes, or of those that have one of these pids in their own
-    /// namespaces. Two system calls each when it is nothing.
-    pub fn refresh_perf_maps(&mut self, of: Option<&[u32]>) {
+    /// namespaces. Two system calls each when it is nothing. Returns true when more is to be read: it takes no longer than
+    /// samples can wait.
+    pub fn refresh_perf_maps(&mut self, of: Option<&[u32]>) -> bool {
+        let mut more = false;
         for process in self.processes.values_mut() {
             if of.is_none_or(|pids| pids.contains(&process.map_ns_pid())) {
-                process.refresh_map();
+                more |= process.refresh_map();
             }
+        }
+        more
+    }
+
+    /// Reads all perf maps to their ends, for which no sample may have to wait: before and after a recording.
+    pub fn read_perf_maps(&mut self) {
+        for process in self.processes.values_mut() {
+            process.read_whole_map();
         }
     }
 

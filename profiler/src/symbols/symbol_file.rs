@@ -54,6 +54,10 @@ impl SymbolFile {
             .unwrap_or(0);
         let copy = File::from(rustix::fs::memfd_create("symbols", MemfdFlags::CLOEXEC)?);
         let bytes = source.extract_symbols(debug_bytes > 0, &copy)?;
+        // Its owner may have changed the file meanwhile, and what was counted is what the parser will have room for.
+        if ElfFile::parse(&copy)?.debug_info_bytes() > debug_bytes {
+            return Err(io::Error::other("the file has changed while it was read"));
+        }
         Ok(Self {
             copy,
             segments: elf.segments().clone(),

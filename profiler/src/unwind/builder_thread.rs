@@ -219,7 +219,8 @@ impl Builder {
         let rows = known.unwrap_or_else(|| {
             let rows = match &opened {
                 Some(opened) => {
-                    self.make_rows(&opened.file, &opened.display_path.display().to_string())
+                    let path = opened.display_path.to_string_lossy();
+                    self.make_rows(&opened.file, &path.escape_debug().to_string())
                 }
                 None => vdso_file()
                     .ok()
@@ -247,12 +248,13 @@ impl Builder {
         entry
     }
 
+    /// The rows of a file. `name` is for the log, and harmless.
     fn make_rows(&mut self, file: &File, name: &str) -> FileRows {
         let began = Instant::now();
         // The file is hostile, and nothing of what the compiler uses outlives the call.
         let compiled = catch_unwind(|| compile_file(file))
             .unwrap_or_else(|_| {
-                tracing::warn!("cannot compile {}", name.escape_debug());
+                tracing::warn!("cannot compile {name}");
                 Err(UnwindError::NoUnwindInformation)
             })
             .inspect_err(|error| tracing::debug!("no rows for {name}: {error}"))
@@ -261,10 +263,7 @@ impl Builder {
             let loaded = self.tables.load(&compiled.table);
             if let Err(error) = &loaded {
                 if !std::mem::replace(&mut self.is_full, true) {
-                    tracing::warn!(
-                        "no room for the unwind rows of {}: {error}",
-                        name.escape_debug()
-                    );
+                    tracing::warn!("no room for the unwind rows of {name}: {error}");
                 }
                 self.stats.mappings_refused += 1;
             }

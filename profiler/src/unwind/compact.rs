@@ -14,8 +14,8 @@ use crate::model::{Avma, FileOffset, Svma};
 
 /// Most pages of one file: 1 GiB of text.
 const PAGES_MAX: u64 = 1 << 18;
-/// Most rows of one file: 128 MiB in memory, half of that in the kernel.
-const ROWS_MAX: usize = 1 << 24;
+/// Most rows of one file: 64 MiB in memory, half of that in the kernel.
+const ROWS_MAX: usize = 1 << 23;
 /// Most different rules of one file. Real ones have some hundreds or thousands.
 const RULES_MAX: usize = 1 << 16;
 

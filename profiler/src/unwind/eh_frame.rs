@@ -18,8 +18,8 @@ use super::{CompileStats, UnwindError};
 /// Bytes between two functions that are taken for padding: the rule before stays in force. Linkers align functions to
 /// 16 bytes; a longer gap is code that nothing describes.
 const PADDING_BELOW: u64 = 16;
-/// Most rows that are read from one file: four times what the largest libraries have.
-const ROWS_MAX: u32 = 1 << 24;
+/// Most rows that are read from one file: twice what the largest libraries have.
+const ROWS_MAX: u32 = 1 << 23;
 /// Nothing is known.
 const NONE: UnwindRule = UnwindRule {
     cfa: cfa::NONE,

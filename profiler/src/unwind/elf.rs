@@ -22,8 +22,9 @@ const SECTIONS_MAX: usize = 4096;
 const NAMES_BYTES_MAX: u64 = 1 << 20;
 /// Most program headers; a file can state more, and a sparse one can have them at no cost to its maker.
 const PROGRAMS_MAX: usize = 4096;
-/// Largest call frame information that is read; the largest libraries in use have some 60 MiB.
-const FRAME_BYTES_MAX: u64 = 256 << 20;
+/// Most call frame information that is read of a file, in one section or two; the largest libraries in use have some
+/// 60 MiB.
+const FRAME_BYTES_MAX: u64 = 128 << 20;
 /// Bytes of `.eh_frame_hdr` in front of its search table, and more.
 const FRAME_HEADER_BYTES: u64 = 64;
 /// The kernel maps whole pages of this size.
@@ -188,6 +189,12 @@ impl<'a> ElfView<'a> {
             .collect()
     }
 
+    /// Call frame information that was read already.
+    fn frame_bytes(&self) -> u64 {
+        let sections = self.eh_frame.iter().chain(&self.debug_frame);
+        sections.map(|section| section.data.len() as u64).sum()
+    }
+
     /// Looks through the section headers. Damaged or missing ones leave everything as it is.
     fn find_sections<R: ReadRef<'a>>(&mut self, header: &Header, data: R) {
         if header
@@ -214,7 +221,8 @@ impl<'a> ElfView<'a> {
             };
             let is_compressed = section.sh_flags(Endian) & u64::from(SHF_COMPRESSED) != 0;
             let svma = section.sh_addr(Endian);
-            let is_readable = !is_compressed && section.sh_size(Endian) <= FRAME_BYTES_MAX;
+            let is_readable =
+                !is_compressed && section.sh_size(Endian) <= FRAME_BYTES_MAX - self.frame_bytes();
             let bytes = || {
                 let bytes = section.data(Endian, data).ok();
                 bytes.filter(|bytes| !bytes.is_empty())
@@ -262,7 +270,7 @@ impl<'a> ElfView<'a> {
             .file_offset
             .0
             .checked_add(segment.file_bytes)?
-            .min(begin.saturating_add(FRAME_BYTES_MAX))
+            .min(begin.saturating_add(FRAME_BYTES_MAX - self.frame_bytes()))
             .min(data.len().ok()?);
         let data = data.read_bytes_at(begin, end.checked_sub(begin)?).ok()?;
         Some(Section { data, svma })

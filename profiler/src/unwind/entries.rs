@@ -8,8 +8,8 @@ use gimli::{
 
 use super::rule::Reader;
 
-/// Most functions of one file. The largest libraries in use have some 600,000.
-const FUNCTIONS_MAX: usize = 4 << 20;
+/// Most functions of one file, 24 bytes each. The largest libraries in use have some 600,000.
+const FUNCTIONS_MAX: usize = 2 << 20;
 
 /// Which of the two sections it is: they are alike but for the marks below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

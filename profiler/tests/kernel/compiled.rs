@@ -43,7 +43,7 @@ const KINDS: [&str; 7] = [
 ];
 
 /// Has the C compiler make `output` from `source`, without frame pointers.
-fn compile(source: &str, options: &[&str], output: &Path) -> Result<(), Skip> {
+pub(super) fn compile(source: &str, options: &[&str], output: &Path) -> Result<(), Skip> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/kernel/c")
         .join(source);

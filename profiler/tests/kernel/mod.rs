@@ -3,6 +3,8 @@
 mod advice;
 mod compiled;
 mod faults;
+mod hostile;
+mod hostile_names;
 mod hotplug;
 mod launch;
 mod launch_old;
@@ -71,14 +73,19 @@ pub(crate) fn trials() -> Vec<Trial> {
         names::TESTS,
     ]
     .concat();
+    // What does not depend on the version; the one that plays with the machine comes last.
+    let with_newest: Vec<Test> = [
+        &faults::tests(),
+        trees::LONG_TESTS,
+        hostile::TESTS,
+        hostile_names::TESTS,
+        hotplug::TESTS,
+    ]
+    .concat();
     let (pythons, old_pythons) = (python::all(), python::old());
     let mut trials = if pythons.is_empty() {
         skipped(
-            with_own
-                .iter()
-                .chain(&faults::tests())
-                .chain(trees::LONG_TESTS)
-                .chain(hotplug::TESTS),
+            with_own.iter().chain(&with_newest),
             "there is no CPython 3.12 or newer on PATH or under pyenv",
         )
     } else {
@@ -94,9 +101,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         for_each(&old_pythons, &with_ours)
     });
     if let Some(newest) = pythons.last() {
-        trials.extend(faults::tests().into_iter().map(|test| trial(test, newest)));
-        trials.extend(trees::LONG_TESTS.iter().map(|test| trial(*test, newest)));
-        trials.extend(hotplug::TESTS.iter().map(|test| trial(*test, newest)));
+        trials.extend(with_newest.iter().map(|test| trial(*test, newest)));
     }
     trials
 }

@@ -18,12 +18,23 @@ pub(super) const TESTS: &[Test] = &[
     ("a_map_in_another_mount_namespace_is_read", harmless),
     ("a_map_that_is_a_link_is_refused", link),
     ("a_map_that_is_a_fifo_is_refused", fifo),
+    ("a_map_that_is_a_device_is_refused", device),
+    ("a_map_that_is_a_directory_is_refused", directory),
     ("a_map_of_another_user_is_refused", foreign),
     ("a_map_of_a_terabyte_is_refused", enormous),
 ];
 
 /// A busy Python with a `/tmp` of its own.
 fn with_own_tmp(python: &Python) -> Result<Running, super::Skip> {
+    let mut command = python.perf();
+    command.arg(workload("chain"));
+    let target = in_own_tmp(&command)?;
+    assert!(target.perf_map().exists(), "it has written its map");
+    Ok(target)
+}
+
+/// A program that says `ready`, with a `/tmp` of its own, where it is.
+pub(super) fn in_own_tmp(program: &Command) -> Result<Running, super::Skip> {
     let usable = Command::new("unshare").args(["--mount", "true"]).output();
     if !usable.is_ok_and(|done| done.status.success()) {
         return skip("mount namespaces cannot be made here");
@@ -31,15 +42,17 @@ fn with_own_tmp(python: &Python) -> Result<Running, super::Skip> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c"]);
     command
-        .arg("mount -t tmpfs none /tmp && exec \"$@\"")
-        .arg("sh");
-    command
-        .arg(&python.path)
-        .args(["-X", "perf"])
-        .arg(workload("chain"));
-    let target = Running::start(&mut command);
-    assert!(target.perf_map().exists(), "it has written its map");
-    Ok(target)
+        .arg("mount -t tmpfs none /tmp && cd /tmp && exec \"$@\"")
+        .arg("sh")
+        .arg(program.get_program())
+        .args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    Ok(Running::start(&mut command))
 }
 
 /// Replaces the map, and expects the program to refuse it in these words.
@@ -93,6 +106,21 @@ fn link(python: &Python) -> Verdict {
 fn fifo(python: &Python) -> Verdict {
     let make = |map: &Path| mknodat(CWD, map, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     assert_refused(python, make, "it is a FIFO")
+}
+
+fn device(python: &Python) -> Verdict {
+    // Endless to whoever reads it.
+    let zero = rustix::fs::makedev(1, 5);
+    let make = |map: &Path| mknodat(CWD, map, FileType::CharacterDevice, Mode::RUSR, zero).unwrap();
+    assert_refused(python, make, "it is a device")
+}
+
+fn directory(python: &Python) -> Verdict {
+    assert_refused(
+        python,
+        |map| fs::create_dir(map).unwrap(),
+        "it is a directory",
+    )
 }
 
 fn foreign(python: &Python) -> Verdict {

@@ -12,12 +12,13 @@ pub struct PerfMapLimits {
 }
 
 impl Default for PerfMapLimits {
-    /// 8 million entries, 384 MiB of names, files up to 512 MiB: at worst about 640 MiB of memory for one map.
+    /// 4 million entries, 160 MiB of names, files up to 256 MiB: at worst about 290 MiB of memory for one map. Programs
+    /// with many functions have some hundred thousand entries.
     fn default() -> Self {
         Self {
-            entries: 8_000_000,
-            name_bytes: 384 << 20,
-            file_bytes: 512 << 20,
+            entries: 4_000_000,
+            name_bytes: 160 << 20,
+            file_bytes: 256 << 20,
         }
     }
 }

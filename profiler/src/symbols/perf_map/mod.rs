@@ -24,6 +24,7 @@
 
 mod index;
 mod limits;
+mod memory;
 mod names;
 mod parse;
 mod ranges;
@@ -35,6 +36,7 @@ mod watch;
 
 pub use index::{PerfMap, PerfMapCounters, PerfMapName};
 pub use limits::PerfMapLimits;
+pub use memory::{MEMORY_BYTES_MAX, PerfMapMemory};
 pub use parse::{MapLine, SkipReason, parse_line};
 pub use tail::{
     PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLocation, PerfMapPosition, PerfMapState,

@@ -9,11 +9,12 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Stat, fstat, statat};
 use rustix::io::{Errno, pread};
 
+use super::memory::Share;
 use super::trust::{Refusal, Rules, open_directory, refusal_of, size_of_file};
-use super::{PerfMap, PerfMapLimits};
+use super::{PerfMap, PerfMapLimits, PerfMapMemory};
 
-/// Bytes read at a time.
-const CHUNK_BYTES: u64 = 1 << 20;
+/// Bytes read at a time. What is in them takes some milliseconds at most.
+const CHUNK_BYTES: u64 = 128 << 10;
 
 /// How many bytes before the place where reading goes on are compared, to notice a file that was written anew.
 const COMPARED_BYTES: usize = 64;
@@ -79,6 +80,8 @@ pub struct Refresh {
     pub added_bytes: u64,
     /// Lines that became entries.
     pub added_entries: u64,
+    /// The file has more, which was not to be read yet.
+    pub is_behind: bool,
     /// Anything else that was noticed.
     pub event: Option<PerfMapEvent>,
 }
@@ -107,6 +110,7 @@ pub struct PerfMapFile {
     followed: Option<Followed>,
     refusal: Option<Refusal>,
     map: PerfMap,
+    share: Share,
 }
 
 /// The file that is open.
@@ -124,9 +128,28 @@ struct Followed {
     has_vanished: bool,
 }
 
+/// What became of reading on.
+#[derive(Debug, Default)]
+struct ReadOn {
+    bytes: u64,
+    /// The file turned out to have been written anew: it was read from its beginning.
+    was_rewritten: bool,
+    /// There is more.
+    is_behind: bool,
+}
+
 impl PerfMapFile {
     /// A map to be read from there; nothing is opened before the first [`Self::refresh`].
     pub fn new(location: PerfMapLocation, limits: PerfMapLimits) -> Self {
+        Self::sharing(location, limits, PerfMapMemory::default())
+    }
+
+    /// The same, with memory that other maps are kept in, too.
+    pub fn sharing(
+        location: PerfMapLocation,
+        limits: PerfMapLimits,
+        memory: PerfMapMemory,
+    ) -> Self {
         let rules = Rules {
             owner_uid: location.owner_uid,
             file_bytes: limits.file_bytes,
@@ -139,6 +162,7 @@ impl PerfMapFile {
             followed: None,
             refusal: None,
             map: PerfMap::with_limits(limits),
+            share: Share::new(memory),
         }
     }
 
@@ -176,6 +200,12 @@ impl PerfMapFile {
     /// One call reads at most as far as the file reached when it began. A file that is not there, or is refused, is
     /// looked for again each time.
     pub fn refresh(&mut self) -> Refresh {
+        self.refresh_while(|| true)
+    }
+
+    /// The same, but asks before each piece of at most 128 KiB whether to go on: what a process writes to its map takes
+    /// us time, in which samples of others wait.
+    pub fn refresh_while(&mut self, may_go_on: impl FnMut() -> bool) -> Refresh {
         self.refusal = None;
         let mut event = self.find_file().unwrap_or_else(|refusal| {
             self.refusal = Some(refusal);
@@ -184,11 +214,14 @@ impl PerfMapFile {
         let mut refresh = Refresh::default();
         if let Some(followed) = &mut self.followed {
             let entries_before = self.map.counters().entries;
-            match followed.read_on(self.rules, &mut self.map, &mut refresh.added_bytes) {
-                Ok(was_rewritten) if was_rewritten && event.is_none() => {
-                    event = Some(PerfMapEvent::Truncated);
+            match followed.read_on(self.rules, may_go_on, &mut self.map, &mut self.share) {
+                Ok(read) => {
+                    refresh.added_bytes = read.bytes;
+                    refresh.is_behind = read.is_behind;
+                    if read.was_rewritten && event.is_none() {
+                        event = Some(PerfMapEvent::Truncated);
+                    }
                 }
-                Ok(_) => {}
                 Err(refusal) => self.refusal = Some(refusal),
             }
             refresh.added_entries = self.map.counters().entries - entries_before;
@@ -198,7 +231,8 @@ impl PerfMapFile {
     }
 
     /// Follows the file behind a descriptor of the process (`/proc/PID/fd/N`), if there is no file with the map's name:
-    /// CPython goes on writing to one that was deleted. A file that gets the name later takes its place.
+    /// CPython goes on writing to one that was deleted. A file that gets the name later takes its place. Nothing is read
+    /// before the next [`Self::refresh`].
     pub fn follow_handle(&mut self, handle: &Path) {
         if self.followed.is_some() || self.refusal.is_some() {
             return;
@@ -208,7 +242,6 @@ impl PerfMapFile {
                 let mut followed = Followed::new(file, &stat);
                 followed.has_vanished = true;
                 self.followed = Some(followed);
-                self.refresh();
             }
             Ok(None) => {}
             Err(refusal) => self.refusal = Some(refusal),
@@ -309,30 +342,36 @@ impl Followed {
         }
     }
 
-    /// Reads to the end that the file has now, and counts the bytes. Returns whether the file turned out to have been
-    /// written anew, so that all of it was read.
+    /// Reads to the end that the file has now, or as far as it may.
     fn read_on(
         &mut self,
         rules: Rules,
+        mut may_go_on: impl FnMut() -> bool,
         map: &mut PerfMap,
-        added_bytes: &mut u64,
-    ) -> Result<bool, Refusal> {
+        share: &mut Share,
+    ) -> Result<ReadOn, Refusal> {
         let stat = fstat(&self.file).map_err(refusal_of)?;
         rules.check(&stat)?;
-        let end = size_of_file(&stat);
-        if end == self.offset && modified(&stat) == self.modified {
-            return Ok(false);
+        let size = size_of_file(&stat);
+        let mut read = ReadOn::default();
+        if size == self.offset && modified(&stat) == self.modified {
+            return Ok(read);
         }
-        let was_rewritten =
-            self.offset > 0 && (end < self.offset || !self.is_unchanged_so_far()?);
-        if was_rewritten {
+        read.was_rewritten =
+            self.offset > 0 && (size < self.offset || !self.is_unchanged_so_far()?);
+        if read.was_rewritten {
             map.clear();
             self.offset = 0;
             self.last_bytes.clear();
         }
         self.modified = modified(&stat);
-        let mut buffer = Vec::with_capacity(CHUNK_BYTES.min(end - self.offset) as usize);
-        while self.offset < end {
+        let mut buffer = Vec::with_capacity(CHUNK_BYTES.min(size - self.offset) as usize);
+        while self.offset < size && may_go_on() {
+            if !share.set(map.heap_bytes()) {
+                return Err(Refusal::NoRoom {
+                    limit: share.bytes_max(),
+                });
+            }
             buffer.clear();
             match pread(&self.file, spare_capacity(&mut buffer), self.offset) {
                 // It was cut while we read: the next refresh will see that.
@@ -343,10 +382,12 @@ impl Followed {
             }
             map.append(&buffer);
             self.offset += buffer.len() as u64;
-            *added_bytes += buffer.len() as u64;
+            read.bytes += buffer.len() as u64;
             self.remember(&buffer);
         }
-        Ok(was_rewritten)
+        share.set(map.heap_bytes());
+        read.is_behind = self.offset < size;
+        Ok(read)
     }
 
     /// The bytes before the offset are still those that were read. A file that was cut and has already grown beyond

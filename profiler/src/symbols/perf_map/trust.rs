@@ -55,6 +55,16 @@ pub enum Refusal {
         /// The bound.
         limit: u64,
     },
+    /// All perf maps together have taken what memory there is for them: [`PerfMapMemory`](super::PerfMapMemory). What was
+    /// read before stays.
+    #[error(
+        "its end found no room: the perf maps of all processes have taken the {} MiB there are for them",
+        limit >> 20
+    )]
+    NoRoom {
+        /// The bound, in bytes.
+        limit: usize,
+    },
     /// The file or its directory.
     #[error(
         "no permission to read it: that takes the user of the process, root, or CAP_DAC_READ_SEARCH"

@@ -12,8 +12,8 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
 use super::super::{
-    FileKind, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refresh,
-    Refusal,
+    FileKind, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapMemory,
+    PerfMapState, Refresh, Refusal,
 };
 use crate::model::Avma;
 
@@ -72,6 +72,7 @@ fn refresh(bytes: u64, entries: u64, event: impl Into<Option<PerfMapEvent>>) -> 
         added_bytes: bytes,
         added_entries: entries,
         event: event.into(),
+        is_behind: false,
     }
 }
 
@@ -106,6 +107,31 @@ fn a_map_of_several_chunks_is_read_in_one_refresh() -> io::Result<()> {
         scene.name(16 * 77_777).as_deref(),
         Some("py::f77777:/srv/x.py")
     );
+    Ok(())
+}
+
+#[test]
+fn a_map_that_grows_faster_than_it_may_be_read_is_read_bit_by_bit() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    let mut text = String::new();
+    for i in 1..100_000 {
+        writeln!(text, "{:x} 10 f{i}", i * 16).expect("memory");
+    }
+    scene.append(&text)?;
+    let mut pieces = 0;
+    let part = scene.map.refresh_while(|| {
+        pieces += 1;
+        pieces <= 2
+    });
+    assert!(part.is_behind && part.added_bytes < text.len() as u64);
+    assert!(!scene.map.map().is_empty());
+    assert_eq!(scene.name(16 * 99_999), None);
+    let none = scene.map.refresh_while(|| false);
+    assert_eq!((none.added_bytes, none.is_behind), (0, true));
+    let rest = scene.map.refresh();
+    assert_eq!(part.added_bytes + rest.added_bytes, text.len() as u64);
+    assert!(!rest.is_behind);
+    assert_eq!(scene.name(16 * 99_999).as_deref(), Some("f99999"));
     Ok(())
 }
 
@@ -393,6 +419,7 @@ fn a_map_without_a_name_is_read_through_the_descriptor_of_its_writer() -> io::Re
     scene.map.refresh();
     let handle = PathBuf::from(format!("/proc/self/fd/{}", writer.as_raw_fd()));
     scene.map.follow_handle(&handle);
+    scene.map.refresh();
     assert_eq!(scene.name(0x1008).as_deref(), Some("py::a:/x.py"));
     writer.write_all(b"2000 10 py::b:/x.py\n")?;
     scene.map.refresh();
@@ -424,5 +451,25 @@ fn a_descriptor_of_something_else_is_refused() -> io::Result<()> {
         });
         assert_eq!(scene.map.state(), refused);
     }
+    Ok(())
+}
+
+#[test]
+fn maps_share_memory_and_what_finds_no_room_is_said() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    let mut text = String::new();
+    for i in 1..100_000 {
+        writeln!(text, "{:x} 10 py::function_{i}:/srv/x.py", i * 16).expect("memory");
+    }
+    scene.append(&text)?;
+    let memory = PerfMapMemory::of(1 << 20);
+    let location = scene.map.location().clone();
+    scene.map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory);
+    scene.map.refresh();
+    let refused = PerfMapState::Refused(&Refusal::NoRoom { limit: 1 << 20 });
+    assert_eq!(scene.map.state(), refused);
+    let bytes = scene.map.map().heap_bytes();
+    assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
+    assert!(scene.name(16).is_some() && scene.name(16 * 99_999).is_none());
     Ok(())
 }
