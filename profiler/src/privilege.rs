@@ -1,15 +1,21 @@
-//! What this process may do.
+//! What this process may do, and what it gives up once it is set up.
 //!
 //! Gets facts from /proc and /sys, gives one error for the first thing that stands in the way. The checks come before
 //! anything is loaded, because the kernel answers all of them with the same `EPERM`.
 
+#![forbid(unsafe_code)]
+
 mod facts;
+mod limits;
+mod rights;
 
 use std::{env, fmt};
 
 use rustix::thread::CapabilitySet;
 
 pub use facts::{Facts, Lockdown, user_of};
+pub use limits::raise_limits;
+pub use rights::{Work, held, keep_only, needed, use_only};
 
 /// The first kernel with BPF ring buffers, and with `CAP_BPF` and `CAP_PERFMON`.
 pub const OLDEST_KERNEL: (u32, u32) = (5, 8);

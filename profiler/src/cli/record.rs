@@ -1,6 +1,6 @@
 //! `pyprof-bpf record`: checks, records, writes, reports.
 
-use std::{env, ffi::OsString, path::Path, process::ExitStatus};
+use std::{env, path::Path, process::ExitStatus};
 
 use anyhow::Context as _;
 use tokio::{
@@ -19,14 +19,31 @@ use super::{
 };
 use crate::{
     model::Pid,
-    privilege::{self, Facts, Wish},
+    privilege::{self, Facts, Wish, Work},
     process::launch::{Launched, TrampolineFolder, sudo_caller},
     session::{self, Progress, RecordSettings, Recording, StopReason},
 };
 
+/// What is set up while this process has all of its rights.
+enum Job {
+    /// A process that runs.
+    Process { pid: Pid, outputs: Prepared },
+    /// A command that waits to begin.
+    Command {
+        launched: Launched,
+        /// Here until the command has ended, and gone also where recording ends early.
+        trampolines: Option<TrampolineFolder>,
+        outputs: Prepared,
+    },
+}
+
 /// Runs it to its exit code.
 pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
     check_privileges(&settings.target)?;
+    let job = set_up(settings)?;
+    privilege::raise_limits();
+    // Before the event loop, whose threads begin with the rights of this one.
+    give_up_rights(settings).context("cannot give up the rights that are not needed")?;
     // Two threads: a signal is seen and the status line drawn even while a long table is being made.
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -34,14 +51,56 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
         .build()
         .context("cannot start the event loop")?;
     let code = runtime.block_on(async {
-        match &settings.target {
-            Target::Pid(pid) => record_process(settings, *pid).await,
-            Target::Command(command) => record_command(settings, command).await,
+        match job {
+            Job::Process { pid, outputs } => record_process(settings, pid, outputs).await,
+            Job::Command {
+                launched,
+                trampolines,
+                outputs,
+            } => {
+                let code = record_command(settings, launched, outputs).await;
+                drop(trampolines);
+                code
+            }
         }
     });
     // Whatever still runs has nothing more to say.
     runtime.shutdown_background();
     code
+}
+
+/// Does what takes more rights than recording: starts the command, which is to have them all, and finds the places for
+/// the result.
+fn set_up(settings: &Settings) -> anyhow::Result<Job> {
+    match &settings.target {
+        Target::Pid(pid) => Ok(Job::Process {
+            pid: *pid,
+            outputs: Prepared::new(&settings.outputs, *pid)?,
+        }),
+        Target::Command(command) => {
+            let trampolines = TrampolineFolder::for_command(command).unwrap_or_else(|none| {
+                tracing::warn!("{none}");
+                None
+            });
+            let launched = Launched::spawn(command, trampolines.as_ref())?;
+            let outputs = Prepared::new(&settings.outputs, launched.pid())?;
+            Ok(Job::Command {
+                launched,
+                trampolines,
+                outputs,
+            })
+        }
+    }
+}
+
+fn give_up_rights(settings: &Settings) -> rustix::io::Result<()> {
+    let work = Work {
+        kernel_names: settings.kernel_stacks,
+        bpf_stats: settings.bpf_stats,
+        signals_others: matches!(settings.target, Target::Command(_)) && sudo_caller().is_some(),
+    };
+    let held = privilege::held()?;
+    privilege::keep_only(privilege::needed(&Facts::read(), held, work))
 }
 
 fn check_privileges(target: &Target) -> Result<(), privilege::Obstacle> {
@@ -85,8 +144,7 @@ fn program_for_sudo() -> String {
 }
 
 /// Records a process that runs already.
-async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
-    let outputs = Prepared::new(&settings.outputs, pid)?;
+async fn record_process(settings: &Settings, pid: Pid, outputs: Prepared) -> anyhow::Result<u8> {
     let mut signals = Signals::catch()?;
     let (progress, watched) = watch::channel(Progress::default());
     // Nobody who watches: then there is nothing to tell.
@@ -115,17 +173,14 @@ async fn record_process(settings: &Settings, pid: Pid) -> anyhow::Result<u8> {
     }
 }
 
-/// Starts a command and records it. There is no status line: the terminal is the command's.
-async fn record_command(settings: &Settings, command: &[OsString]) -> anyhow::Result<u8> {
+/// Lets a command begin and records it. There is no status line: the terminal is the command's.
+async fn record_command(
+    settings: &Settings,
+    launched: Launched,
+    outputs: Prepared,
+) -> anyhow::Result<u8> {
     let signals = Signals::catch()?;
-    // Here until the command has ended, and gone also where this ends early.
-    let trampolines = TrampolineFolder::for_command(command).unwrap_or_else(|none| {
-        tracing::warn!("{none}");
-        None
-    });
-    let launched = Launched::spawn(command, trampolines.as_ref())?;
     let pid = launched.pid();
-    let outputs = Prepared::new(&settings.outputs, pid)?;
     let (progress, sampling) = watch::channel(Progress::default());
     let (stopped, stop) = oneshot::channel();
     let (aborting, aborted) = oneshot::channel();
@@ -232,12 +287,9 @@ async fn finish(
     }
     let view = settings.view;
     // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
-    let (recording, files) = tokio::task::spawn_blocking(move || {
-        let files = outputs.write(&recording, view)?;
-        anyhow::Ok((recording, files))
-    })
-    .await
-    .context("writing was cut short")??;
+    let (recording, files) = tokio::task::spawn_blocking(move || outputs.write(recording, view))
+        .await
+        .context("writing was cut short")??;
     if !settings.quiet {
         report::print(&report::report_lines(&recording, &files));
     }

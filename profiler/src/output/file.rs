@@ -3,20 +3,29 @@
 //! The bytes go to a new file beside the destination, which gets the destination's name when it is finished. Whoever
 //! looks sees nothing or everything. A recording takes its time, so whether its result can be written is found out
 //! before ([`OutputFile::prepare`]).
+//!
+//! Others may write to the directory, or own it. So it is held open from then on, whatever becomes of its name; a file
+//! is always a new one, which no link leads to; and it is given away, and looked at once more, by its descriptor.
+
+mod stream;
+mod unfinished;
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::File,
     io::{self, BufWriter, Write},
-    os::{fd::OwnedFd, unix::fs::FileTypeExt},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, RenameFlags},
+    fs::{AtFlags, FileType, Mode, OFlags},
     io::Errno,
 };
 
+use self::{
+    stream::{Found, Stream},
+    unfinished::Unfinished,
+};
 use super::OutputError;
 
 /// Who shall own a file: the user who called `sudo`.
@@ -49,7 +58,10 @@ pub struct Written {
 enum Place {
     Stdout,
     /// A device or pipe: it is written to directly.
-    Stream(PathBuf),
+    Stream {
+        stream: Stream,
+        path: PathBuf,
+    },
     /// A new file. The directory is held open, so that it may be moved meanwhile.
     New {
         directory: OwnedFd,
@@ -67,7 +79,9 @@ impl OutputFile {
         let place = if path == Path::new("-") {
             Place::Stdout
         } else {
-            Place::find(path)?
+            let ourselves = rustix::process::geteuid().as_raw();
+            let trusted = [0, ourselves, owner.map_or(ourselves, |owner| owner.uid)];
+            Place::find(path, &trusted)?
         };
         Ok(Self { place, owner })
     }
@@ -85,33 +99,33 @@ impl OutputFile {
         };
         match self.place {
             Place::Stdout => fill(io::stdout().lock(), content).map(|()| written(None)),
-            Place::Stream(path) => {
-                let opened = File::options().write(true).open(&path);
-                let stream = opened.map_err(|source| OutputError::Open {
+            Place::Stream { stream, path } => {
+                let file = stream.into_file().map_err(|source| OutputError::Open {
                     path: path.clone(),
                     source,
                 })?;
-                fill(stream, content).map(|()| written(Some(path)))
+                fill(file, content).map(|()| written(Some(path)))
             }
             Place::New {
                 directory,
                 name,
                 path,
             } => {
-                let unfinished =
+                let mut unfinished =
                     Unfinished::create(&directory).map_err(|errno| OutputError::Directory {
                         directory: parent(&path),
                         source: errno.into(),
                     })?;
                 fill(&unfinished.file, content)?;
-                let owner_not_set = self.owner.is_some_and(|Owner { uid, gid }| {
-                    std::os::unix::fs::fchown(&unfinished.file, Some(uid), Some(gid)).is_err()
-                });
                 let published = unfinished.publish(&name);
                 let name = published.map_err(|errno| OutputError::Publish {
                     path: path.clone(),
                     source: errno.into(),
                 })?;
+                // Now, as only its owner may give a file its name (`may_linkat`, `may_delete`, fs/namei.c).
+                let owner_not_set = self.owner.is_some_and(|Owner { uid, gid }| {
+                    std::os::unix::fs::fchown(&unfinished.file, Some(uid), Some(gid)).is_err()
+                });
                 Ok(Written {
                     path: Some(path.with_file_name(name)),
                     owner_not_set,
@@ -122,134 +136,66 @@ impl OutputFile {
 }
 
 impl Place {
-    fn find(path: &Path) -> Result<Self, OutputError> {
+    /// `trusted` are the users who may decide where a link leads.
+    fn find(path: &Path, trusted: &[u32]) -> Result<Self, OutputError> {
+        let not_a_file = || OutputError::NotAFile {
+            path: path.to_owned(),
+        };
         let name = path
             .file_name()
-            .filter(|_| !path.as_os_str().as_encoded_bytes().ends_with(b"/"));
-        let Some(name) = name else {
-            return Err(OutputError::NotAFile {
-                path: path.to_owned(),
-            });
+            .filter(|_| !path.as_os_str().as_encoded_bytes().ends_with(b"/"))
+            .ok_or_else(not_a_file)?;
+        let in_directory = |errno: Errno| OutputError::Directory {
+            directory: parent(path),
+            source: errno.into(),
         };
-        match path.metadata() {
-            Ok(there) if there.file_type().is_char_device() || there.file_type().is_fifo() => {
-                return Ok(Self::Stream(path.to_owned()));
-            }
-            Ok(there) if there.is_dir() => {
-                return Err(OutputError::NotAFile {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory =
+            rustix::fs::open(parent(path), flags, Mode::empty()).map_err(in_directory)?;
+        match Stream::find(&directory, name, trusted) {
+            Ok(Found::Stream(stream)) => {
+                return Ok(Self::Stream {
+                    stream,
                     path: path.to_owned(),
                 });
             }
-            _ => {}
-        }
-        // A link that leads nowhere is something, too.
-        if path.symlink_metadata().is_ok() {
-            return Err(OutputError::Exists {
-                path: path.to_owned(),
-            });
-        }
-        let probed = rustix::fs::open(
-            parent(path),
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .and_then(|directory| Unfinished::create(&directory).map(drop).map(|()| directory));
-        match probed {
-            Ok(directory) => Ok(Self::New {
-                directory,
-                name: name.to_owned(),
-                path: path.to_owned(),
-            }),
-            Err(errno) => Err(OutputError::Directory {
-                directory: parent(path),
-                source: errno.into(),
-            }),
-        }
-    }
-}
-
-/// A file that does not have its name yet. It is removed unless it gets one.
-struct Unfinished<'d> {
-    directory: &'d OwnedFd,
-    name: Option<String>,
-    file: File,
-}
-
-impl<'d> Unfinished<'d> {
-    fn create(directory: &'d OwnedFd) -> Result<Self, Errno> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut attempt = 0;
-        loop {
-            let name = format!(".pyprof-bpf-{}-{attempt}.part", std::process::id());
-            match rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(0o644)) {
-                Ok(file) => {
-                    return Ok(Self {
-                        directory,
-                        name: Some(name),
-                        file: file.into(),
-                    });
+            Ok(Found::Distrusted(why)) => {
+                return Err(OutputError::Distrusted {
+                    path: path.to_owned(),
+                    why,
+                });
+            }
+            Ok(Found::Other(FileType::Directory)) => return Err(not_a_file()),
+            Err(errno) if !has_name(&directory, name) => {
+                if errno != Errno::NOENT {
+                    return Err(in_directory(errno));
                 }
-                Err(Errno::EXIST) if attempt < 99 => attempt += 1,
-                Err(errno) => return Err(errno),
+            }
+            // Something is there, be it a link that leads nowhere.
+            Ok(Found::Other(_)) | Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => {
+                return Err(OutputError::Exists {
+                    path: path.to_owned(),
+                });
+            }
+            Err(errno) => {
+                return Err(OutputError::Open {
+                    path: path.to_owned(),
+                    source: errno.into(),
+                });
             }
         }
-    }
-
-    /// Gives the file its name, or the first free one like it.
-    fn publish(mut self, wanted: &OsStr) -> Result<OsString, Errno> {
-        let Some(unfinished) = self.name.as_deref() else {
-            return Err(Errno::NOENT);
-        };
-        let mut number = 0;
-        loop {
-            let name = numbered(wanted, number);
-            match rename_to_new(self.directory, unfinished, &name) {
-                Ok(()) => {
-                    self.name = None;
-                    return Ok(name);
-                }
-                Err(Errno::EXIST) if number < 99 => number += 1,
-                Err(errno) => return Err(errno),
-            }
-        }
+        Unfinished::create(&directory).map_err(in_directory)?;
+        Ok(Self::New {
+            directory,
+            name: name.to_owned(),
+            path: path.to_owned(),
+        })
     }
 }
 
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        if let Some(name) = &self.name {
-            // Nobody is left to tell, and the next one takes another name.
-            let _ = rustix::fs::unlinkat(self.directory, name, AtFlags::empty());
-        }
-    }
-}
-
-/// Renames, unless there is a file of that name. A file system that cannot do both at once (NFS) has links, which never
-/// replace anything.
-fn rename_to_new(directory: &OwnedFd, from: &str, to: &OsStr) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            rustix::fs::linkat(directory, from, directory, to, AtFlags::empty())?;
-            rustix::fs::unlinkat(directory, from, AtFlags::empty())
-        }
-        result => result,
-    }
-}
-
-/// `profile.svg`, `profile-1.svg`, `profile-2.svg`, …
-fn numbered(name: &OsStr, number: u32) -> OsString {
-    if number == 0 {
-        return name.to_owned();
-    }
-    let path = Path::new(name);
-    let mut numbered = path.file_stem().unwrap_or_default().to_owned();
-    numbered.push(format!("-{number}"));
-    if let Some(extension) = path.extension() {
-        numbered.push(".");
-        numbered.push(extension);
-    }
-    numbered
+/// Something has that name, be it a dangling link.
+fn has_name(directory: &OwnedFd, name: &OsStr) -> bool {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
 fn parent(path: &Path) -> PathBuf {

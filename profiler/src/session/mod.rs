@@ -2,7 +2,6 @@
 
 mod error;
 mod finish;
-mod limits;
 mod record;
 mod settings;
 mod summary;

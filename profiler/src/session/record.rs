@@ -18,9 +18,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep_until},
 };
 
-use super::{
-    Progress, RecordSettings, Recording, SessionError, StopReason, limits, targets::Targets,
-};
+use super::{Progress, RecordSettings, Recording, SessionError, StopReason, targets::Targets};
 use crate::{
     kernel::{Features, KernelEvent, KernelSide, MapSizes, RateLimits, SampleRing, SamplingEvents},
     model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
@@ -167,7 +165,6 @@ pub(super) struct Buffers {
 impl Session {
     /// Sets up all stages, from the last to the first, so that each finds the next one ready.
     fn begin(settings: &RecordSettings) -> Result<Self, SessionError> {
-        limits::raise();
         let mut targets = Targets::check(&settings.pids)?;
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
         let sizes = MapSizes::for_text(targets.text_bytes());
