@@ -9,7 +9,7 @@ use std::{
 use super::{
     names::{advice, short_command},
     settings::Destination,
-    text::{counted, cpu_seconds, grouped, percent, seconds},
+    text::{clip, counted, cpu_seconds, grouped, percent, seconds, visible},
 };
 use crate::{
     output::Format,
@@ -253,6 +253,14 @@ fn remark(remark: &Remark) -> String {
         }
         Remark::NoRoomForRows(count) => {
             format!("stacks through {} break off: too large, or too many", counted(*count, "file"))
+        }
+        Remark::FilesOutOfReach(names) => {
+            let more = if names.len() > 1 { ", …" } else { "" };
+            format!(
+                "stacks break off in {} ({}{more}): deleted since, or out of reach; reading on takes CAP_CHECKPOINT_RESTORE",
+                counted(names.len() as u64, "file"),
+                names.first().map(|name| clip(&visible(name), 40)).unwrap_or_default()
+            )
         }
         Remark::ChildrenNotRecorded(pids) => {
             let shown: Vec<String> = pids.iter().take(3).map(ToString::to_string).collect();

@@ -16,7 +16,10 @@ mod vdso;
 
 pub use children::Children;
 pub use elf::{ElfFile, Segments, SymbolTable};
-pub use file::{FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped};
+pub use file::{
+    FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped,
+    takes_map_files,
+};
 pub use mappings::{
     MAPPINGS_MAX, Mapping, MappingKey, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
     read_executable_mappings,

@@ -64,6 +64,8 @@ pub enum Remark {
     KernelStacksFailed(u64),
     /// So many mapped files have unwind rows beyond what there is room for.
     NoRoomForRows(u64),
+    /// These files of the targets are deleted or out of reach, and only `CAP_CHECKPOINT_RESTORE` opens them.
+    FilesOutOfReach(Vec<String>),
     /// These processes, started by a target, ran Python and were not recorded.
     ChildrenNotRecorded(Vec<Pid>),
 }
