@@ -290,10 +290,9 @@ fn python_share(quality: &Quality) -> Option<String> {
 
 /// The advice for the first target that needs some, and for how many others it holds.
 fn name_advice(summary: &Summary) -> Vec<String> {
-    let mut in_need = summary
-        .targets
-        .iter()
-        .filter_map(|target| Some(advice(target, summary)).filter(|lines| !lines.is_empty()));
+    let mut in_need = summary.targets.iter().filter_map(|target| {
+        Some(advice(target, &summary.refusals)).filter(|lines| !lines.is_empty())
+    });
     let mut lines = in_need.next().unwrap_or_default();
     let others = in_need.count();
     if others > 0
