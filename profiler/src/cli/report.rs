@@ -9,7 +9,7 @@ use std::{
 use super::{
     names::{advice, short_command},
     settings::Destination,
-    text::{counted, cpu_seconds, grouped, percent, seconds, visible},
+    text::{clip, counted, cpu_seconds, grouped, percent, seconds, visible},
 };
 use crate::{
     model::Pid,
@@ -305,6 +305,14 @@ fn remark(remark: &Remark) -> String {
         Remark::NoRoomForRows(count) => {
             format!("stacks through {} break off: too large, or too many", counted(*count, "file"))
         }
+        Remark::FilesOutOfReach(names) => {
+            let more = if names.len() > 1 { ", …" } else { "" };
+            format!(
+                "stacks break off in {} ({}{more}): deleted since, or out of reach; reading on takes CAP_CHECKPOINT_RESTORE",
+                counted(names.len() as u64, "file"),
+                names.first().map(|name| clip(&visible(name), 40)).unwrap_or_default()
+            )
+        }
         Remark::CannotFollow => {
             "child processes were not followed: this kernel has no BTF (CONFIG_DEBUG_INFO_BTF), or \
              forbids tracepoints"
@@ -357,7 +365,9 @@ fn name_advice(summary: &Summary) -> Vec<String> {
         .targets
         .iter()
         .filter(|target| !some_python || is_python(target))
-        .filter_map(|target| Some(advice(target, summary)).filter(|lines| !lines.is_empty()));
+        .filter_map(|target| {
+            Some(advice(target, &summary.refusals)).filter(|lines| !lines.is_empty())
+        });
     let mut lines = in_need.next().unwrap_or_default();
     let others = in_need.count();
     if others > 0

@@ -3,23 +3,32 @@
 //! The bytes go to a new file without a name, which gets the destination's when it is finished. Whoever looks sees
 //! nothing or everything, and of a process that is killed meanwhile nothing is left over. A recording takes its time, so
 //! whether its result can be written is found out before ([`OutputFile::prepare`]).
+//!
+//! Others may write to the directory, or own it. So it is held open from then on, whatever becomes of its name; a file
+//! is always a new one, which no link leads to; and it is given away, and looked at once more, by its descriptor.
+
+mod stream;
+mod unfinished;
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::File,
     io::{self, BufWriter, Write},
     os::{
         fd::{AsRawFd as _, OwnedFd},
-        unix::fs::FileTypeExt,
+        unix::ffi::OsStrExt as _,
     },
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, RenameFlags},
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
+use self::{
+    stream::{Found, Stream},
+    unfinished::Unfinished,
+};
 use super::OutputError;
 
 /// Who shall own a file: the user who called `sudo`.
@@ -52,21 +61,24 @@ pub struct Written {
 enum Place {
     Stdout,
     /// A device or pipe: it is written to directly.
-    Stream(PathBuf),
+    Stream {
+        stream: Stream,
+        path: PathBuf,
+    },
     /// A new file. The directory is held open, so that it may be moved meanwhile.
     New {
         directory: OwnedFd,
         name: OsString,
         path: PathBuf,
         /// Who may read it, less the umask.
-        mode: u32,
+        mode: Mode,
     },
 }
 
 /// What people expect of a file that a program writes.
-const MODE: u32 = 0o644;
+const MODE: Mode = Mode::from_raw_mode(0o644);
 /// For a file in a place that was not asked for, where it may meet other readers.
-const MODE_PRIVATE: u32 = 0o600;
+const MODE_PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 impl OutputFile {
     /// Checks that `path` can be written to later, by making a file beside it and removing it again. `-` is standard
@@ -77,7 +89,9 @@ impl OutputFile {
         let place = if path == Path::new("-") {
             Place::Stdout
         } else {
-            Place::find(path)?
+            let ourselves = rustix::process::geteuid().as_raw();
+            let trusted = [0, ourselves, owner.map_or(ourselves, |owner| owner.uid)];
+            Place::find(path, &trusted)?
         };
         Ok(Self { place, owner })
     }
@@ -89,8 +103,11 @@ impl OutputFile {
         name: &OsStr,
         owner: Option<Owner>,
     ) -> Result<Self, OutputError> {
+        let opened = open_directory(directory)
+            .and_then(|opened| tried(opened, MODE_PRIVATE))
+            .map_err(|errno| not_in(directory, errno))?;
         let place = Place::New {
-            directory: probed(directory)?,
+            directory: opened,
             name: name.to_owned(),
             path: directory.join(name),
             mode: MODE_PRIVATE,
@@ -111,13 +128,12 @@ impl OutputFile {
         };
         match self.place {
             Place::Stdout => fill(io::stdout().lock(), content).map(|()| written(None)),
-            Place::Stream(path) => {
-                let opened = File::options().write(true).open(&path);
-                let stream = opened.map_err(|source| OutputError::Open {
+            Place::Stream { stream, path } => {
+                let file = stream.into_file().map_err(|source| OutputError::Open {
                     path: path.clone(),
                     source,
                 })?;
-                fill(stream, content).map(|()| written(Some(path)))
+                fill(file, content).map(|()| written(Some(path)))
             }
             Place::New {
                 directory,
@@ -125,18 +141,13 @@ impl OutputFile {
                 path,
                 mode,
             } => {
-                // One of that name may have taken its place.
+                let in_directory = |errno| not_in(&parent(&path), errno);
                 let directory = if is_removed(&directory) {
-                    probed(&parent(&path))?
+                    made_anew(&directory).map_err(in_directory)?
                 } else {
                     directory
                 };
-                let mut unfinished = Unfinished::create(&directory, mode).map_err(|errno| {
-                    OutputError::Directory {
-                        directory: parent(&path),
-                        source: errno.into(),
-                    }
-                })?;
+                let mut unfinished = Unfinished::create(&directory, mode).map_err(in_directory)?;
                 fill(&unfinished.file, content)?;
                 // Some file systems find out only now that there is no room (NFS), or not even that (a power cut).
                 unfinished
@@ -148,8 +159,7 @@ impl OutputFile {
                     path: path.clone(),
                     source: errno.into(),
                 })?;
-                // Last: a file of another user cannot be given a name by everybody who can write to it
-                // (`may_linkat`, fs/namei.c).
+                // Now, as only its owner may give a file its name (`may_linkat`, `may_delete`, fs/namei.c).
                 let owner_not_set = self.owner.is_some_and(|Owner { uid, gid }| {
                     std::os::unix::fs::fchown(&unfinished.file, Some(uid), Some(gid)).is_err()
                 });
@@ -163,34 +173,51 @@ impl OutputFile {
 }
 
 impl Place {
-    fn find(path: &Path) -> Result<Self, OutputError> {
+    /// `trusted` are the users who may decide where a link leads.
+    fn find(path: &Path, trusted: &[u32]) -> Result<Self, OutputError> {
+        let not_a_file = || OutputError::NotAFile {
+            path: path.to_owned(),
+        };
         let name = path
             .file_name()
-            .filter(|_| !path.as_os_str().as_encoded_bytes().ends_with(b"/"));
-        let Some(name) = name else {
-            return Err(OutputError::NotAFile {
-                path: path.to_owned(),
-            });
-        };
-        match path.metadata() {
-            Ok(there) if there.file_type().is_char_device() || there.file_type().is_fifo() => {
-                return Ok(Self::Stream(path.to_owned()));
-            }
-            Ok(there) if there.is_dir() => {
-                return Err(OutputError::NotAFile {
+            .filter(|_| !path.as_os_str().as_encoded_bytes().ends_with(b"/"))
+            .ok_or_else(not_a_file)?;
+        let in_directory = |errno| not_in(&parent(path), errno);
+        let directory = open_directory(&parent(path)).map_err(in_directory)?;
+        match Stream::find(&directory, name, trusted) {
+            Ok(Found::Stream(stream)) => {
+                return Ok(Self::Stream {
+                    stream,
                     path: path.to_owned(),
                 });
             }
-            _ => {}
-        }
-        // A link that leads nowhere is something, too.
-        if path.symlink_metadata().is_ok() {
-            return Err(OutputError::Exists {
-                path: path.to_owned(),
-            });
+            Ok(Found::Distrusted(why)) => {
+                return Err(OutputError::Distrusted {
+                    path: path.to_owned(),
+                    why,
+                });
+            }
+            Ok(Found::Other(FileType::Directory)) => return Err(not_a_file()),
+            Err(errno) if !has_name(&directory, name) => {
+                if errno != Errno::NOENT {
+                    return Err(in_directory(errno));
+                }
+            }
+            // Something is there, be it a link that leads nowhere.
+            Ok(Found::Other(_)) | Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => {
+                return Err(OutputError::Exists {
+                    path: path.to_owned(),
+                });
+            }
+            Err(errno) => {
+                return Err(OutputError::Open {
+                    path: path.to_owned(),
+                    source: errno.into(),
+                });
+            }
         }
         Ok(Self::New {
-            directory: probed(&parent(path))?,
+            directory: tried(directory, MODE).map_err(in_directory)?,
             name: name.to_owned(),
             path: path.to_owned(),
             mode: MODE,
@@ -198,18 +225,23 @@ impl Place {
     }
 }
 
-/// Opens a directory in which a file can be made, as was tried.
-fn probed(directory: &Path) -> Result<OwnedFd, OutputError> {
-    rustix::fs::open(
-        directory,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .and_then(|opened| Unfinished::create(&opened, MODE).map(drop).map(|()| opened))
-    .map_err(|errno| OutputError::Directory {
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, DIRECTORY, Mode::empty())
+}
+
+/// A directory in which a file can be made, as was tried.
+fn tried(directory: OwnedFd, mode: Mode) -> Result<OwnedFd, Errno> {
+    Unfinished::create(&directory, mode).map(drop)?;
+    Ok(directory)
+}
+
+fn not_in(directory: &Path, errno: Errno) -> OutputError {
+    OutputError::Directory {
         directory: directory.to_owned(),
         source: errno.into(),
-    })
+    }
 }
 
 /// The directory has no name any more, and takes no files. What the kernel says then depends on the file system.
@@ -217,111 +249,20 @@ fn is_removed(directory: &OwnedFd) -> bool {
     rustix::fs::fstat(directory).is_ok_and(|about| about.st_nlink == 0)
 }
 
-/// A file that does not have its name yet. It is gone unless it gets one.
-struct Unfinished<'d> {
-    directory: &'d OwnedFd,
-    /// On file systems that have no files without a name, one that nobody looks for.
-    name: Option<String>,
-    file: File,
+/// One that has the removed directory's place by now. Whoever could remove it may have put a link there, and
+/// decides no more than before: none is followed, in no part of the path. (Needs Linux 5.6.)
+fn made_anew(removed: &OwnedFd) -> Result<OwnedFd, Errno> {
+    // The kernel's own name for it, in which links are followed already (`d_path`, fs/d_path.c).
+    let known = rustix::fs::readlink(format!("/proc/self/fd/{}", removed.as_raw_fd()), Vec::new())?;
+    let path = known.as_bytes();
+    let path = OsStr::from_bytes(path.strip_suffix(b" (deleted)").unwrap_or(path));
+    let links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(CWD, path, DIRECTORY, Mode::empty(), links)
 }
 
-impl<'d> Unfinished<'d> {
-    fn create(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
-        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        match rustix::fs::openat(directory, ".", flags, Mode::from_raw_mode(mode)) {
-            Ok(file) => Ok(Self {
-                directory,
-                name: None,
-                file: file.into(),
-            }),
-            // NFS, FAT and others.
-            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::create_named(directory, mode),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    fn create_named(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut attempt = 0;
-        loop {
-            let name = format!(".pyprof-bpf-{}-{attempt}.part", std::process::id());
-            match rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(mode)) {
-                Ok(file) => {
-                    return Ok(Self {
-                        directory,
-                        name: Some(name),
-                        file: file.into(),
-                    });
-                }
-                Err(Errno::EXIST) if attempt < 99 => attempt += 1,
-                Err(errno) => return Err(errno),
-            }
-        }
-    }
-
-    /// Gives the file its name, or the first free one like it.
-    fn publish(&mut self, wanted: &OsStr) -> Result<OsString, Errno> {
-        let mut number = 0;
-        loop {
-            let name = numbered(wanted, number);
-            let placed = match &self.name {
-                Some(unfinished) => rename_to_new(self.directory, unfinished, &name),
-                None => link_to_new(&self.file, self.directory, &name),
-            };
-            match placed {
-                Ok(()) => {
-                    self.name = None;
-                    return Ok(name);
-                }
-                Err(Errno::EXIST) if number < 99 => number += 1,
-                Err(errno) => return Err(errno),
-            }
-        }
-    }
-}
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        if let Some(name) = &self.name {
-            // Nobody is left to tell, and the next one takes another name.
-            let _ = rustix::fs::unlinkat(self.directory, name, AtFlags::empty());
-        }
-    }
-}
-
-/// Gives a name to a file that has none, unless there is a file of that name.
-fn link_to_new(file: &File, directory: &OwnedFd, to: &OsStr) -> Result<(), Errno> {
-    // By way of /proc, for which no capability is needed (`AT_EMPTY_PATH` in linkat(2)).
-    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::linkat(CWD, from, directory, to, AtFlags::SYMLINK_FOLLOW)
-}
-
-/// Renames, unless there is a file of that name. A file system that cannot do both at once (NFS) has links, which never
-/// replace anything.
-fn rename_to_new(directory: &OwnedFd, from: &str, to: &OsStr) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            rustix::fs::linkat(directory, from, directory, to, AtFlags::empty())?;
-            rustix::fs::unlinkat(directory, from, AtFlags::empty())
-        }
-        result => result,
-    }
-}
-
-/// `profile.svg`, `profile-1.svg`, `profile-2.svg`, …
-fn numbered(name: &OsStr, number: u32) -> OsString {
-    if number == 0 {
-        return name.to_owned();
-    }
-    let path = Path::new(name);
-    let mut numbered = path.file_stem().unwrap_or_default().to_owned();
-    numbered.push(format!("-{number}"));
-    if let Some(extension) = path.extension() {
-        numbered.push(".");
-        numbered.push(extension);
-    }
-    numbered
+/// Something has that name, be it a dangling link.
+fn has_name(directory: &OwnedFd, name: &OsStr) -> bool {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
 fn parent(path: &Path) -> PathBuf {

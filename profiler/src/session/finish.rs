@@ -57,6 +57,7 @@ impl Session {
             contested,
             unsampled,
         } = self.targets.finish(&mut stages);
+        let out_of_reach: Vec<String> = self.resolver.out_of_reach().map(str::to_owned).collect();
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
         profile.quality.ring_full = counters.ring_full;
         profile.quality.not_kept += malformed + built.walks_abandoned;
@@ -92,6 +93,9 @@ impl Session {
         }
         if has_hidden_kernel_names(&profile) {
             remarks.push(Remark::KernelNamesHidden);
+        }
+        if !out_of_reach.is_empty() {
+            remarks.push(Remark::FilesOutOfReach(out_of_reach));
         }
         if self.following.forks && !self.kernel.follows() {
             remarks.push(Remark::CannotFollow);
