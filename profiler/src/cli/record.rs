@@ -16,6 +16,7 @@ use super::{
     settings::{Settings, Target},
     signals::{Signals, code_of},
     status::StatusLine,
+    writer::Writer,
 };
 use crate::{
     model::Pid,
@@ -27,13 +28,13 @@ use crate::{
 /// What is set up while this process has all of its rights.
 enum Job {
     /// A process that runs.
-    Process { pid: Pid, outputs: Prepared },
+    Process { pid: Pid, outputs: Writer<Prepared> },
     /// A command that waits to begin.
     Command {
         launched: Launched,
         /// Here until the command has ended, and gone also where recording ends early.
         trampolines: Option<TrampolineFolder>,
-        outputs: Prepared,
+        outputs: Writer<Prepared>,
     },
 }
 
@@ -75,7 +76,7 @@ fn set_up(settings: &Settings) -> anyhow::Result<Job> {
     match &settings.target {
         Target::Pid(pid) => Ok(Job::Process {
             pid: *pid,
-            outputs: Prepared::new(&settings.outputs, *pid)?,
+            outputs: prepared(settings, *pid)?,
         }),
         Target::Command(command) => {
             let trampolines = TrampolineFolder::for_command(command).unwrap_or_else(|none| {
@@ -83,7 +84,7 @@ fn set_up(settings: &Settings) -> anyhow::Result<Job> {
                 None
             });
             let launched = Launched::spawn(command, trampolines.as_ref())?;
-            let outputs = Prepared::new(&settings.outputs, launched.pid())?;
+            let outputs = prepared(settings, launched.pid())?;
             Ok(Job::Command {
                 launched,
                 trampolines,
@@ -91,6 +92,12 @@ fn set_up(settings: &Settings) -> anyhow::Result<Job> {
             })
         }
     }
+}
+
+/// The thread that writes the result of recording this process.
+fn prepared(settings: &Settings, pid: Pid) -> anyhow::Result<Writer<Prepared>> {
+    let outputs = settings.outputs.clone();
+    Writer::start(move |owner| Prepared::new(&outputs, pid, owner))
 }
 
 fn give_up_rights(settings: &Settings) -> rustix::io::Result<()> {
@@ -144,7 +151,11 @@ fn program_for_sudo() -> String {
 }
 
 /// Records a process that runs already.
-async fn record_process(settings: &Settings, pid: Pid, outputs: Prepared) -> anyhow::Result<u8> {
+async fn record_process(
+    settings: &Settings,
+    pid: Pid,
+    outputs: Writer<Prepared>,
+) -> anyhow::Result<u8> {
     let mut signals = Signals::catch()?;
     let (progress, watched) = watch::channel(Progress::default());
     // Nobody who watches: then there is nothing to tell.
@@ -177,7 +188,7 @@ async fn record_process(settings: &Settings, pid: Pid, outputs: Prepared) -> any
 async fn record_command(
     settings: &Settings,
     launched: Launched,
-    outputs: Prepared,
+    outputs: Writer<Prepared>,
 ) -> anyhow::Result<u8> {
     let signals = Signals::catch()?;
     let pid = launched.pid();
@@ -276,7 +287,7 @@ async fn sample(
 async fn finish(
     settings: &Settings,
     recording: Recording,
-    outputs: Prepared,
+    outputs: Writer<Prepared>,
 ) -> anyhow::Result<u8> {
     if let Some(bpf) = &recording.summary.bpf {
         report::print(&[report::bpf_line(bpf)]);
@@ -287,9 +298,15 @@ async fn finish(
     }
     let view = settings.view;
     // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
-    let (recording, files) = tokio::task::spawn_blocking(move || outputs.write(recording, view))
-        .await
-        .context("writing was cut short")??;
+    let (recording, files) = tokio::task::spawn_blocking(move || {
+        outputs.run(move |prepared| {
+            let files = prepared.write(&recording, view);
+            (recording, files)
+        })
+    })
+    .await
+    .context("writing was cut short")??;
+    let files = files?;
     if !settings.quiet {
         report::print(&report::report_lines(&recording, &files));
     }

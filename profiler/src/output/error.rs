@@ -86,6 +86,23 @@ pub enum OutputError {
 }
 
 impl OutputError {
+    /// Another place may do. Not so where the reader of a pipe has had enough.
+    pub fn is_about_the_place(&self) -> bool {
+        match self {
+            Self::Directory { source, .. }
+            | Self::Open { source, .. }
+            | Self::Write { source }
+            | Self::Publish { source, .. } => source.kind() != io::ErrorKind::BrokenPipe,
+            Self::Distrusted { .. } => true,
+            Self::UnknownFormat { .. }
+            | Self::UnknownExtension { .. }
+            | Self::NoSamples
+            | Self::Exists { .. }
+            | Self::NotAFile { .. }
+            | Self::Rights { .. } => false,
+        }
+    }
+
     /// The rights of whoever asked do not suffice: with others it may go.
     pub fn is_denial(&self) -> bool {
         match self {

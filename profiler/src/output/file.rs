@@ -1,12 +1,14 @@
 //! Putting bytes in their place: whole or not at all, and never over something else.
 //!
-//! The bytes go to a new file beside the destination, which gets the destination's name when it is finished. Whoever
-//! looks sees nothing or everything. A recording takes its time, so whether its result can be written is found out
-//! before ([`OutputFile::prepare`]).
+//! The bytes go to a new file without a name, which gets the destination's when it is finished. Whoever looks sees
+//! nothing or everything, and of a process that is killed meanwhile nothing is left over. A recording takes its time, so
+//! whether its result can be written is found out before ([`OutputFile::prepare`]).
 //!
-//! Others may write to the directory, or own it. So it is held open from then on, whatever becomes of its name; a file
-//! is always a new one, which no link leads to; and it is given away, and looked at once more, by its descriptor.
+//! Others may write to the directory, or own it. So no link of theirs is followed to it, and it is held open from then
+//! on, whatever becomes of its name; a file is always a new one, and it is given away, and looked at once more, by its
+//! descriptor.
 
+mod directory;
 mod stream;
 mod unfinished;
 
@@ -18,7 +20,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags},
+    fs::{AtFlags, FileType},
     io::Errno,
 };
 
@@ -67,8 +69,15 @@ enum Place {
         directory: OwnedFd,
         name: OsString,
         path: PathBuf,
+        /// Who may read it, less the umask.
+        mode: u32,
     },
 }
+
+/// What people expect of a file that a program writes.
+const MODE: u32 = 0o644;
+/// For a file in a place that was not asked for, where it may meet other readers.
+const MODE_PRIVATE: u32 = 0o600;
 
 impl OutputFile {
     /// Checks that `path` can be written to later, by making a file beside it and removing it again. `-` is standard
@@ -79,9 +88,23 @@ impl OutputFile {
         let place = if path == Path::new("-") {
             Place::Stdout
         } else {
-            let ourselves = rustix::process::geteuid().as_raw();
-            let trusted = [0, ourselves, owner.map_or(ourselves, |owner| owner.uid)];
-            Place::find(path, &trusted)?
+            Place::find(path, &trusted(owner))?
+        };
+        Ok(Self { place, owner })
+    }
+
+    /// A new file in a directory that was not asked for, such as `/tmp`: only for its owner to read, and with a number
+    /// in its name where that is taken.
+    pub fn private(
+        directory: &Path,
+        name: &OsStr,
+        owner: Option<Owner>,
+    ) -> Result<Self, OutputError> {
+        let place = Place::New {
+            directory: probed(directory, &trusted(owner))?,
+            name: name.to_owned(),
+            path: directory.join(name),
+            mode: MODE_PRIVATE,
         };
         Ok(Self { place, owner })
     }
@@ -110,13 +133,26 @@ impl OutputFile {
                 directory,
                 name,
                 path,
+                mode,
             } => {
-                let mut unfinished =
-                    Unfinished::create(&directory).map_err(|errno| OutputError::Directory {
+                // One of that name may have taken its place.
+                let directory = if is_removed(&directory) {
+                    probed(&parent(&path), &trusted(self.owner))?
+                } else {
+                    directory
+                };
+                let mut unfinished = Unfinished::create(&directory, mode).map_err(|errno| {
+                    OutputError::Directory {
                         directory: parent(&path),
                         source: errno.into(),
-                    })?;
+                    }
+                })?;
                 fill(&unfinished.file, content)?;
+                // Some file systems find out only now that there is no room (NFS), or not even that (a power cut).
+                unfinished
+                    .file
+                    .sync_all()
+                    .map_err(|source| OutputError::Write { source })?;
                 let published = unfinished.publish(&name);
                 let name = published.map_err(|errno| OutputError::Publish {
                     path: path.clone(),
@@ -149,9 +185,7 @@ impl Place {
             directory: parent(path),
             source: errno.into(),
         };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory =
-            rustix::fs::open(parent(path), flags, Mode::empty()).map_err(in_directory)?;
+        let directory = opened(&parent(path), trusted)?;
         match Stream::find(&directory, name, trusted) {
             Ok(Found::Stream(stream)) => {
                 return Ok(Self::Stream {
@@ -184,13 +218,49 @@ impl Place {
                 });
             }
         }
-        Unfinished::create(&directory).map_err(in_directory)?;
+        Unfinished::create(&directory, MODE).map_err(in_directory)?;
         Ok(Self::New {
             directory,
             name: name.to_owned(),
             path: path.to_owned(),
+            mode: MODE,
         })
     }
+}
+
+/// The users who may decide what is written to: root, whoever writes, and whose the file will be.
+fn trusted(owner: Option<Owner>) -> [u32; 3] {
+    let ourselves = rustix::process::geteuid().as_raw();
+    [0, ourselves, owner.map_or(ourselves, |owner| owner.uid)]
+}
+
+fn opened(directory: &Path, trusted: &[u32]) -> Result<OwnedFd, OutputError> {
+    directory::open(directory, trusted).map_err(|refusal| match refusal {
+        directory::Refusal::Errno(errno) => OutputError::Directory {
+            directory: directory.to_owned(),
+            source: errno.into(),
+        },
+        directory::Refusal::LinkOf(user) => OutputError::Distrusted {
+            path: directory.to_owned(),
+            why: format!("leads over a link of user {user}"),
+        },
+    })
+}
+
+/// Opens a directory in which a file can be made, as was tried.
+fn probed(directory: &Path, trusted: &[u32]) -> Result<OwnedFd, OutputError> {
+    let opened = opened(directory, trusted)?;
+    let tried = Unfinished::create(&opened, MODE).map(drop);
+    tried.map_err(|errno| OutputError::Directory {
+        directory: directory.to_owned(),
+        source: errno.into(),
+    })?;
+    Ok(opened)
+}
+
+/// The directory has no name any more, and takes no files. What the kernel says then depends on the file system.
+fn is_removed(directory: &OwnedFd) -> bool {
+    rustix::fs::fstat(directory).is_ok_and(|about| about.st_nlink == 0)
 }
 
 /// Something has that name, be it a dangling link.

@@ -156,8 +156,7 @@ fn the_file_belongs_to_the_given_owner() {
 
 /// A directory as it is held while recording.
 fn held(directory: &Path) -> OwnedFd {
-    let flags = OFlags::PATH | OFlags::DIRECTORY;
-    rustix::fs::open(directory, flags, Mode::empty()).expect("it is there")
+    probed(directory, &trusted(None)).expect("it is there")
 }
 
 /// Where files cannot be without a name.
@@ -167,11 +166,11 @@ fn leftovers_of_others_do_not_hinder() {
     let leftover = format!(".pyprof-bpf-{}-0.part", std::process::id());
     fs::write(directory.path().join(&leftover), "").expect("written");
     let held = held(directory.path());
-    let mut file = Unfinished::create_named(&held).expect("writable");
+    let mut file = Unfinished::create_named(&held, MODE).expect("writable");
     file.publish(OsStr::new("out.svg")).expect("no other file");
     drop(file);
     assert_eq!(names(directory.path()), [leftover.as_str(), "out.svg"]);
-    drop(Unfinished::create_named(&held).expect("writable"));
+    drop(Unfinished::create_named(&held, MODE).expect("writable"));
     assert_eq!(names(directory.path()), [leftover.as_str(), "out.svg"]);
 }
 
@@ -179,7 +178,7 @@ fn leftovers_of_others_do_not_hinder() {
 fn an_unfinished_file_has_no_name_that_others_could_take() {
     let directory = directory();
     let held = held(directory.path());
-    let mut file = Unfinished::create(&held).expect("writable");
+    let mut file = Unfinished::create(&held, MODE).expect("writable");
     assert_eq!(names(directory.path()), [""; 0]);
     file.publish(OsStr::new("out.svg")).expect("no other file");
     drop(file);
@@ -193,7 +192,7 @@ fn a_link_in_the_place_of_an_unfinished_file_is_no_success() {
     let precious = directory.path().join("precious");
     fs::write(&precious, "as it was").expect("written");
     let held = held(directory.path());
-    let mut file = Unfinished::create_named(&held).expect("writable");
+    let mut file = Unfinished::create_named(&held, MODE).expect("writable");
     let part = format!(".pyprof-bpf-{}-0.part", std::process::id());
     let part = directory.path().join(part);
     fs::remove_file(&part).expect("it has that name");
@@ -223,8 +222,52 @@ fn the_directory_is_the_one_that_was_there_at_first() {
     assert_eq!(names(&other), [""; 0]);
 }
 
+#[test]
+fn a_link_of_another_user_on_the_way_is_told() {
+    let directory = directory();
+    let link = directory.path().join("link");
+    symlink("/etc", &link).expect("a link");
+    if std::os::unix::fs::lchown(&link, Some(65533), None).is_err() {
+        // Only root can give it away.
+        return;
+    }
+    let message = OutputFile::prepare(&link.join("out.svg"), None)
+        .expect_err("it leads elsewhere")
+        .to_string();
+    assert!(message.contains("a link of user 65533"), "{message}");
+}
+
+#[test]
+fn a_directory_that_is_removed_meanwhile_is_told_and_another_one_will_do() {
+    let (removed, other) = (directory(), directory());
+    let path = removed.path().join("out.svg");
+    let file = OutputFile::prepare(&path, None).expect("writable");
+    fs::remove_dir(removed.path()).expect("removed");
+    let message = file.commit(text).expect_err("no place").to_string();
+    assert!(message.contains("No such file or directory"), "{message}");
+
+    fs::write(other.path().join("out.svg"), "precious").expect("written");
+    let file = OutputFile::private(other.path(), OsStr::new("out.svg"), None).expect("writable");
+    let written = file.commit(text).expect("written").path.expect("a file");
+    assert_eq!(written, other.path().join("out-1.svg"));
+    let mode = fs::metadata(&written).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_directory_that_was_made_anew_is_as_good() {
+    let directory = directory();
+    let below = directory.path().join("below");
+    fs::create_dir(&below).expect("made");
+    let file = OutputFile::prepare(&below.join("out.svg"), None).expect("writable");
+    fs::remove_dir(&below).expect("removed");
+    fs::create_dir(&below).expect("made");
+    file.commit(text).expect("written");
+    assert_eq!(names(&below), ["out.svg"]);
+}
+
 fn make_fifo(path: &Path) {
-    let mode = Mode::from_raw_mode(0o666);
+    let mode = rustix::fs::Mode::from_raw_mode(0o666);
     rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).expect("a FIFO");
 }
 

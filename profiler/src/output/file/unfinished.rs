@@ -15,9 +15,6 @@ use rustix::{
 /// Names tried before giving up.
 const ATTEMPTS: u32 = 99;
 
-/// For everybody to read, less the umask.
-const MODE: Mode = Mode::from_raw_mode(0o644);
-
 /// A file that does not have its name yet. Unless it gets one, nothing of it remains.
 #[derive(Debug)]
 pub(super) struct Unfinished<'d> {
@@ -30,9 +27,10 @@ pub(super) struct Unfinished<'d> {
 impl<'d> Unfinished<'d> {
     /// Makes one. It has no name at all where the file system can do that: then nobody can put another file in its
     /// place, and nothing is left of it should this process be killed.
-    pub(super) fn create(directory: &'d OwnedFd) -> Result<Self, Errno> {
+    /// `mode` says who may read it, less the umask.
+    pub(super) fn create(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        match rustix::fs::openat(directory, ".", flags, MODE) {
+        match rustix::fs::openat(directory, ".", flags, Mode::from_raw_mode(mode)) {
             Ok(file) => Ok(Self {
                 directory,
                 part: None,
@@ -40,20 +38,20 @@ impl<'d> Unfinished<'d> {
             }),
             // The file system cannot, or the kernel's driver for it has never heard of it.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => {
-                Self::create_named(directory)
+                Self::create_named(directory, mode)
             }
             Err(errno) => Err(errno),
         }
     }
 
     /// The same with a name that begins with a dot.
-    pub(super) fn create_named(directory: &'d OwnedFd) -> Result<Self, Errno> {
+    pub(super) fn create_named(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut attempt = 0;
         loop {
             let name = format!(".pyprof-bpf-{}-{attempt}.part", std::process::id());
-            match rustix::fs::openat(directory, &name, flags, MODE) {
+            match rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(mode)) {
                 Ok(file) => {
                     return Ok(Self {
                         directory,
