@@ -76,6 +76,9 @@ export LD_LIBRARY_PATH=/mnt/lib
 exec setpriv --reuid=\"$2\" --regid=\"$2\" --clear-groups $4 /mnt/py/bin/python3 -X perf -c \"$3\" $5
 ";
 
+#[path = "kernel_privileges/doctor.rs"]
+mod doctor;
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
@@ -93,6 +96,16 @@ fn main() -> ExitCode {
             "root_without_ptrace_still_sees_its_own",
             root_without_ptrace,
         ),
+        trial("doctor_finds_root_in_good_health", doctor::of_root),
+        trial(
+            "doctor_works_without_any_rights",
+            doctor::of_a_user_without_rights,
+        ),
+        trial(
+            "doctor_finds_the_faults_of_a_target",
+            doctor::of_a_target_with_faults,
+        ),
+        trial("doctor_knows_its_namespaces", doctor::in_namespaces),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }

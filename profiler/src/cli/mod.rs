@@ -22,6 +22,7 @@ mod signals;
 mod stamp;
 mod status;
 mod text;
+mod writer;
 
 use std::{ffi::OsString, process::ExitCode};
 

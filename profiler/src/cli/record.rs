@@ -16,8 +16,10 @@ use super::{
     settings::{Settings, Target},
     signals::{Signals, code_of},
     status::StatusLine,
+    writer::Writer,
 };
 use crate::{
+    model::Pid,
     privilege::{self, Facts, Wish, Work},
     process::{
         Cgroup, Container, Selector,
@@ -31,14 +33,14 @@ enum Job {
     /// Processes that run already.
     Running {
         selector: Selector,
-        outputs: Prepared,
+        outputs: Writer<Prepared>,
     },
     /// A command that waits to begin.
     Command {
         launched: Launched,
         /// Here until the command has ended, and gone also where recording ends early.
         trampolines: Option<TrampolineFolder>,
-        outputs: Prepared,
+        outputs: Writer<Prepared>,
     },
 }
 
@@ -103,7 +105,7 @@ fn set_up(settings: &Settings) -> anyhow::Result<Job> {
                 None
             });
             let launched = Launched::spawn(command, trampolines.as_ref())?;
-            let outputs = Prepared::new(&settings.outputs, Some(launched.pid()))?;
+            let outputs = prepared(settings, Some(launched.pid()))?;
             return Ok(Job::Command {
                 launched,
                 trampolines,
@@ -115,8 +117,14 @@ fn set_up(settings: &Settings) -> anyhow::Result<Job> {
         Selector::Pids(pids) if let [pid] = pids.as_slice() => Some(*pid),
         _ => None,
     };
-    let outputs = Prepared::new(&settings.outputs, only)?;
+    let outputs = prepared(settings, only)?;
     Ok(Job::Running { selector, outputs })
+}
+
+/// The thread that writes the result; `pid` is the process that is recorded, if it is one.
+fn prepared(settings: &Settings, pid: Option<Pid>) -> anyhow::Result<Writer<Prepared>> {
+    let outputs = settings.outputs.clone();
+    Writer::start(move |owner| Prepared::new(&outputs, pid, owner))
 }
 
 fn give_up_rights(settings: &Settings) -> rustix::io::Result<()> {
@@ -179,7 +187,7 @@ fn program_for_sudo() -> String {
 async fn record_running(
     settings: &Settings,
     selector: Selector,
-    outputs: Prepared,
+    outputs: Writer<Prepared>,
     mut signals: Signals,
 ) -> anyhow::Result<u8> {
     let (progress, watched) = watch::channel(Progress::default());
@@ -213,7 +221,7 @@ async fn record_running(
 async fn record_command(
     settings: &Settings,
     launched: Launched,
-    outputs: Prepared,
+    outputs: Writer<Prepared>,
     signals: Signals,
 ) -> anyhow::Result<u8> {
     let pid = launched.pid();
@@ -315,7 +323,7 @@ async fn sample(
 async fn finish(
     settings: &Settings,
     mut recording: Recording,
-    outputs: Prepared,
+    outputs: Writer<Prepared>,
 ) -> anyhow::Result<u8> {
     if let Some(bpf) = &recording.summary.bpf {
         report::print(&[report::bpf_line(bpf)]);
@@ -327,9 +335,14 @@ async fn finish(
     recording.profile.merge_processes = settings.merge_processes;
     let view = settings.view;
     // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
-    let (recording, stored) = tokio::task::spawn_blocking(move || outputs.write(recording, view))
-        .await
-        .context("writing was cut short")??;
+    let (recording, stored) = tokio::task::spawn_blocking(move || {
+        outputs.run(move |prepared| {
+            let stored = prepared.write(&recording, view);
+            (recording, stored)
+        })
+    })
+    .await
+    .context("writing was cut short")??;
     let Stored { files, failures } = stored;
     if !settings.quiet && !files.is_empty() {
         report::print(&report::report_lines(&recording, &files));

@@ -250,7 +250,8 @@ impl Machine {
     /// As `kallsyms_show_value` (kernel/ksyms_common.c, Linux 6.12) decides.
     fn kernel_names(&self) -> Check {
         const NAME: &str = "kernel names";
-        let has_right = self.rights.effective.contains(CapabilitySet::SYSLOG);
+        let has_right =
+            self.rights.effective.contains(CapabilitySet::SYSLOG) && !self.rights.in_user_namespace;
         let paranoid = self.rights.perf_event_paranoid.unwrap_or(2);
         match self.kptr_restrict {
             Some(0) if paranoid <= 1 || has_right => Check::ok(NAME, "shown (--kernel)"),

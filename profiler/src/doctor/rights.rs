@@ -60,6 +60,10 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
         // `bpf_capable`, `perfmon_capable` and `checkpoint_restore_ns_capable` (include/linux/capability.h).
         held |= CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::CHECKPOINT_RESTORE;
     }
+    if machine.rights.in_user_namespace {
+        // The kernel asks for these in the first one (`capable`, `checkpoint_restore_ns_capable`).
+        held &= CapabilitySet::SYS_PTRACE;
+    }
     let names: Vec<&str> = RIGHTS
         .iter()
         .filter(|right| !held.contains(right.capability))
@@ -129,6 +133,9 @@ mod tests {
         let mut old = none.clone();
         old.rights.effective = CapabilitySet::SYS_ADMIN;
         assert_eq!(states(&old), [Ok, Ok, Limited, Limited, Limited, Ok]);
+        let mut inside = root();
+        inside.rights.in_user_namespace = true;
+        assert_eq!(states(&inside)[..3], [Missing, Missing, Ok]);
     }
 
     #[test]

@@ -93,12 +93,12 @@ impl OutputError {
             | Self::Open { source, .. }
             | Self::Write { source }
             | Self::Publish { source, .. } => source.kind() != io::ErrorKind::BrokenPipe,
+            Self::Distrusted { .. } => true,
             Self::UnknownFormat { .. }
             | Self::UnknownExtension { .. }
             | Self::NoSamples
             | Self::Exists { .. }
             | Self::NotAFile { .. }
-            | Self::Distrusted { .. }
             | Self::Rights { .. } => false,
         }
     }

@@ -4,24 +4,23 @@
 //! nothing or everything, and of a process that is killed meanwhile nothing is left over. A recording takes its time, so
 //! whether its result can be written is found out before ([`OutputFile::prepare`]).
 //!
-//! Others may write to the directory, or own it. So it is held open from then on, whatever becomes of its name; a file
-//! is always a new one, which no link leads to; and it is given away, and looked at once more, by its descriptor.
+//! Others may write to the directory, or own it. So no link of theirs is followed to it, and it is held open from then
+//! on, whatever becomes of its name; a file is always a new one, and it is given away, and looked at once more, by its
+//! descriptor.
 
+mod directory;
 mod stream;
 mod unfinished;
 
 use std::{
     ffi::{OsStr, OsString},
     io::{self, BufWriter, Write},
-    os::{
-        fd::{AsRawFd as _, OwnedFd},
-        unix::ffi::OsStrExt as _,
-    },
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags},
+    fs::{AtFlags, FileType},
     io::Errno,
 };
 
@@ -71,14 +70,14 @@ enum Place {
         name: OsString,
         path: PathBuf,
         /// Who may read it, less the umask.
-        mode: Mode,
+        mode: u32,
     },
 }
 
 /// What people expect of a file that a program writes.
-const MODE: Mode = Mode::from_raw_mode(0o644);
+const MODE: u32 = 0o644;
 /// For a file in a place that was not asked for, where it may meet other readers.
-const MODE_PRIVATE: Mode = Mode::from_raw_mode(0o600);
+const MODE_PRIVATE: u32 = 0o600;
 
 impl OutputFile {
     /// Checks that `path` can be written to later, by making a file beside it and removing it again. `-` is standard
@@ -89,9 +88,7 @@ impl OutputFile {
         let place = if path == Path::new("-") {
             Place::Stdout
         } else {
-            let ourselves = rustix::process::geteuid().as_raw();
-            let trusted = [0, ourselves, owner.map_or(ourselves, |owner| owner.uid)];
-            Place::find(path, &trusted)?
+            Place::find(path, &trusted(owner))?
         };
         Ok(Self { place, owner })
     }
@@ -103,11 +100,8 @@ impl OutputFile {
         name: &OsStr,
         owner: Option<Owner>,
     ) -> Result<Self, OutputError> {
-        let opened = open_directory(directory)
-            .and_then(|opened| tried(opened, MODE_PRIVATE))
-            .map_err(|errno| not_in(directory, errno))?;
         let place = Place::New {
-            directory: opened,
+            directory: probed(directory, &trusted(owner))?,
             name: name.to_owned(),
             path: directory.join(name),
             mode: MODE_PRIVATE,
@@ -141,13 +135,18 @@ impl OutputFile {
                 path,
                 mode,
             } => {
-                let in_directory = |errno| not_in(&parent(&path), errno);
+                // One of that name may have taken its place.
                 let directory = if is_removed(&directory) {
-                    made_anew(&directory).map_err(in_directory)?
+                    probed(&parent(&path), &trusted(self.owner))?
                 } else {
                     directory
                 };
-                let mut unfinished = Unfinished::create(&directory, mode).map_err(in_directory)?;
+                let mut unfinished = Unfinished::create(&directory, mode).map_err(|errno| {
+                    OutputError::Directory {
+                        directory: parent(&path),
+                        source: errno.into(),
+                    }
+                })?;
                 fill(&unfinished.file, content)?;
                 // Some file systems find out only now that there is no room (NFS), or not even that (a power cut).
                 unfinished
@@ -182,8 +181,11 @@ impl Place {
             .file_name()
             .filter(|_| !path.as_os_str().as_encoded_bytes().ends_with(b"/"))
             .ok_or_else(not_a_file)?;
-        let in_directory = |errno| not_in(&parent(path), errno);
-        let directory = open_directory(&parent(path)).map_err(in_directory)?;
+        let in_directory = |errno: Errno| OutputError::Directory {
+            directory: parent(path),
+            source: errno.into(),
+        };
+        let directory = opened(&parent(path), trusted)?;
         match Stream::find(&directory, name, trusted) {
             Ok(Found::Stream(stream)) => {
                 return Ok(Self::Stream {
@@ -216,8 +218,9 @@ impl Place {
                 });
             }
         }
+        Unfinished::create(&directory, MODE).map_err(in_directory)?;
         Ok(Self::New {
-            directory: tried(directory, MODE).map_err(in_directory)?,
+            directory,
             name: name.to_owned(),
             path: path.to_owned(),
             mode: MODE,
@@ -225,39 +228,39 @@ impl Place {
     }
 }
 
-const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-
-fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(path, DIRECTORY, Mode::empty())
+/// The users who may decide what is written to: root, whoever writes, and whose the file will be.
+fn trusted(owner: Option<Owner>) -> [u32; 3] {
+    let ourselves = rustix::process::geteuid().as_raw();
+    [0, ourselves, owner.map_or(ourselves, |owner| owner.uid)]
 }
 
-/// A directory in which a file can be made, as was tried.
-fn tried(directory: OwnedFd, mode: Mode) -> Result<OwnedFd, Errno> {
-    Unfinished::create(&directory, mode).map(drop)?;
-    Ok(directory)
+fn opened(directory: &Path, trusted: &[u32]) -> Result<OwnedFd, OutputError> {
+    directory::open(directory, trusted).map_err(|refusal| match refusal {
+        directory::Refusal::Errno(errno) => OutputError::Directory {
+            directory: directory.to_owned(),
+            source: errno.into(),
+        },
+        directory::Refusal::LinkOf(user) => OutputError::Distrusted {
+            path: directory.to_owned(),
+            why: format!("leads over a link of user {user}"),
+        },
+    })
 }
 
-fn not_in(directory: &Path, errno: Errno) -> OutputError {
-    OutputError::Directory {
+/// Opens a directory in which a file can be made, as was tried.
+fn probed(directory: &Path, trusted: &[u32]) -> Result<OwnedFd, OutputError> {
+    let opened = opened(directory, trusted)?;
+    let tried = Unfinished::create(&opened, MODE).map(drop);
+    tried.map_err(|errno| OutputError::Directory {
         directory: directory.to_owned(),
         source: errno.into(),
-    }
+    })?;
+    Ok(opened)
 }
 
 /// The directory has no name any more, and takes no files. What the kernel says then depends on the file system.
 fn is_removed(directory: &OwnedFd) -> bool {
     rustix::fs::fstat(directory).is_ok_and(|about| about.st_nlink == 0)
-}
-
-/// One that has the removed directory's place by now. Whoever could remove it may have put a link there, and
-/// decides no more than before: none is followed, in no part of the path. (Needs Linux 5.6.)
-fn made_anew(removed: &OwnedFd) -> Result<OwnedFd, Errno> {
-    // The kernel's own name for it, in which links are followed already (`d_path`, fs/d_path.c).
-    let known = rustix::fs::readlink(format!("/proc/self/fd/{}", removed.as_raw_fd()), Vec::new())?;
-    let path = known.as_bytes();
-    let path = OsStr::from_bytes(path.strip_suffix(b" (deleted)").unwrap_or(path));
-    let links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(CWD, path, DIRECTORY, Mode::empty(), links)
 }
 
 /// Something has that name, be it a dangling link.

@@ -171,8 +171,7 @@ fn an_unfinished_file_has_no_name_that_could_be_left_over() {
 
 /// A directory as it is held while recording.
 fn held(directory: &Path) -> OwnedFd {
-    let flags = OFlags::PATH | OFlags::DIRECTORY;
-    rustix::fs::open(directory, flags, Mode::empty()).expect("it is there")
+    probed(directory, &trusted(None)).expect("it is there")
 }
 
 /// NFS and FAT have no files without a name.
@@ -247,9 +246,76 @@ fn the_directory_is_the_one_that_was_there_at_first() {
     assert_eq!(names(&other), [""; 0]);
 }
 
+#[test]
+fn a_link_of_another_user_on_the_way_is_told() {
+    let directory = directory();
+    let link = directory.path().join("link");
+    symlink("/etc", &link).expect("a link");
+    if std::os::unix::fs::lchown(&link, Some(65533), None).is_err() {
+        // Only root can give it away.
+        return;
+    }
+    let message = OutputFile::prepare(&link.join("out.svg"), None)
+        .expect_err("it leads elsewhere")
+        .to_string();
+    assert!(message.contains("a link of user 65533"), "{message}");
+}
+
+#[test]
+fn a_directory_that_is_removed_meanwhile_is_told_and_another_one_will_do() {
+    let (removed, other) = (directory(), directory());
+    let path = removed.path().join("out.svg");
+    let file = OutputFile::prepare(&path, None).expect("writable");
+    fs::remove_dir(removed.path()).expect("removed");
+    let message = file.commit(text).expect_err("no place").to_string();
+    assert!(message.contains("No such file or directory"), "{message}");
+
+    fs::write(other.path().join("out.svg"), "precious").expect("written");
+    let file = OutputFile::private(other.path(), OsStr::new("out.svg"), None).expect("writable");
+    let written = file.commit(text).expect("written").path.expect("a file");
+    assert_eq!(written, other.path().join("out-1.svg"));
+    let mode = fs::metadata(&written).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_directory_that_was_made_anew_is_as_good() {
+    let directory = directory();
+    let below = directory.path().join("below");
+    fs::create_dir(&below).expect("made");
+    let file = OutputFile::prepare(&below.join("out.svg"), None).expect("writable");
+    fs::remove_dir(&below).expect("removed");
+    fs::create_dir(&below).expect("made");
+    file.commit(text).expect("written");
+    assert_eq!(names(&below), ["out.svg"]);
+}
+
+/// What others put there instead: their link would lead to wherever they want.
+#[test]
+fn a_link_of_others_in_the_place_of_a_removed_directory_is_not_followed() {
+    let directory = directory();
+    let [below, other] = ["below", "other"].map(|name| directory.path().join(name));
+    fs::create_dir(&below).expect("made");
+    fs::create_dir(&other).expect("made");
+    let file = OutputFile::prepare(&below.join("out.svg"), None).expect("writable");
+    fs::remove_dir(&below).expect("removed");
+    symlink(&other, &below).expect("a link");
+    if std::os::unix::fs::lchown(&below, Some(65533), None).is_err() {
+        // Only root can give it away.
+        return;
+    }
+    let refused = file.commit(text).expect_err("it leads elsewhere");
+    assert!(
+        refused.to_string().contains("a link of user 65533"),
+        "{refused}"
+    );
+    assert!(refused.is_about_the_place(), "another one will do");
+    assert_eq!(names(&other), [""; 0]);
+}
+
 fn make_fifo(path: &Path) {
-    let mode = Mode::from_raw_mode(0o666);
-    rustix::fs::mknodat(CWD, path, FileType::Fifo, mode, 0).expect("a FIFO");
+    let mode = rustix::fs::Mode::from_raw_mode(0o666);
+    rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).expect("a FIFO");
 }
 
 /// A FIFO while it is looked at, and a link to a file of ours when it is written to.
@@ -324,64 +390,6 @@ fn a_name_that_is_a_hard_link_is_taken() {
         OutputFile::prepare(&path, None),
         Err(OutputError::Exists { .. })
     ));
-}
-
-#[test]
-fn a_directory_that_is_removed_meanwhile_is_told_and_another_one_will_do() {
-    let (removed, other) = (directory(), directory());
-    let path = removed.path().join("out.svg");
-    let file = OutputFile::prepare(&path, None).expect("writable");
-    fs::remove_dir(removed.path()).expect("removed");
-    let message = file.commit(text).expect_err("no place").to_string();
-    assert!(message.contains("No such file or directory"), "{message}");
-
-    fs::write(other.path().join("out.svg"), "precious").expect("written");
-    let file = OutputFile::private(other.path(), OsStr::new("out.svg"), None).expect("writable");
-    let written = file.commit(text).expect("written").path.expect("a file");
-    assert_eq!(written, other.path().join("out-1.svg"));
-    let mode = fs::metadata(&written).expect("a file").permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
-}
-
-#[test]
-fn a_directory_that_was_made_anew_is_as_good() {
-    let directory = directory();
-    let below = directory.path().join("below");
-    fs::create_dir(&below).expect("made");
-    let file = OutputFile::prepare(&below.join("out.svg"), None).expect("writable");
-    fs::remove_dir(&below).expect("removed");
-    fs::create_dir(&below).expect("made");
-    file.commit(text).expect("written");
-    assert_eq!(names(&below), ["out.svg"]);
-}
-
-/// What its owner puts there instead: a link would lead to wherever the owner wants.
-#[test]
-fn a_link_in_the_place_of_a_removed_directory_is_not_followed() {
-    let directory = directory();
-    let [above, other] = ["above", "other"].map(|name| directory.path().join(name));
-    let below = above.join("below");
-    let prepare = || {
-        fs::create_dir_all(&below).expect("made");
-        fs::create_dir_all(other.join("below")).expect("made");
-        let file = OutputFile::prepare(&below.join("out.svg"), None).expect("writable");
-        fs::remove_dir(&below).expect("removed");
-        file
-    };
-    let nowhere = |file: OutputFile| {
-        let message = file.commit(text).expect_err("a link").to_string();
-        assert!(message.contains("symbolic links"), "{message}");
-        assert_eq!(names(&other), ["below"]);
-        assert_eq!(names(&other.join("below")), [""; 0]);
-    };
-    let file = prepare();
-    symlink(&other, &below).expect("a link");
-    nowhere(file);
-    fs::remove_file(&below).expect("removed");
-    let file = prepare();
-    fs::remove_dir(&above).expect("removed");
-    symlink(&other, &above).expect("a link");
-    nowhere(file);
 }
 
 #[test]

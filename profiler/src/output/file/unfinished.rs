@@ -27,9 +27,9 @@ pub(super) struct Unfinished<'d> {
 impl<'d> Unfinished<'d> {
     /// Makes one. It has no name at all where the file system can do that: then nobody can put another file in its
     /// place, and nothing is left of it should this process be killed. `mode` says who may read it, less the umask.
-    pub(super) fn create(directory: &'d OwnedFd, mode: Mode) -> Result<Self, Errno> {
+    pub(super) fn create(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        match rustix::fs::openat(directory, ".", flags, mode) {
+        match rustix::fs::openat(directory, ".", flags, Mode::from_raw_mode(mode)) {
             Ok(file) => Ok(Self {
                 directory,
                 part: None,
@@ -44,13 +44,13 @@ impl<'d> Unfinished<'d> {
     }
 
     /// The same with a name that begins with a dot.
-    pub(super) fn create_named(directory: &'d OwnedFd, mode: Mode) -> Result<Self, Errno> {
+    pub(super) fn create_named(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut attempt = 0;
         loop {
             let name = format!(".pyprof-bpf-{}-{attempt}.part", std::process::id());
-            match rustix::fs::openat(directory, &name, flags, mode) {
+            match rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(mode)) {
                 Ok(file) => {
                     return Ok(Self {
                         directory,
