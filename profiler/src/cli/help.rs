@@ -36,12 +36,10 @@ trampolines: by `record -- COMMAND`, from CPython 3.12 on with `python -X perf` 
 
 Needs Linux 5.8 or later on x86-64, and root or the capabilities that the error message lists.";
 
-/// Usage line of the program.
+/// Usage of the program. Errors show it too, and are five lines at most: other commands are in the list of commands.
 pub(crate) const USAGE: &str = "\
-pyprof-bpf [OPTIONS] --pid <PID>...
-       pyprof-bpf [OPTIONS] --all-python | --cgroup <PATH> | --container <ID>
-       pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...
-       pyprof-bpf doctor [--pid <PID>]";
+pyprof-bpf [OPTIONS] --pid <PID>... | --all-python | --cgroup <PATH> | --container <ID>
+       pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...";
 
 /// End of `doctor -h`.
 pub(crate) const DOCTOR_EXAMPLES: &str = "\
