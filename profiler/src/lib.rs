@@ -14,6 +14,7 @@
 //! goes back. `session` is the only module that knows all stages. `ARCHITECTURE.md` has the rest.
 
 pub mod cli;
+pub mod doctor;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,21 +1,27 @@
-//! What this process may do.
+//! What this process may do, and what it gives up once it is set up.
 //!
 //! Gets facts from /proc and /sys, gives one error for the first thing that stands in the way. The checks come before
 //! anything is loaded, because the kernel answers all of them with the same `EPERM`.
 
+#![forbid(unsafe_code)]
+
 mod facts;
+mod limits;
+mod rights;
 
 use std::{env, fmt};
 
 use rustix::thread::CapabilitySet;
 
 pub use facts::{Facts, Lockdown, user_of};
+pub use limits::raise_limits;
+pub use rights::{Work, held, keep_only, needed, use_only};
 
 /// The first kernel with BPF ring buffers, and with `CAP_BPF` and `CAP_PERFMON`.
 pub const OLDEST_KERNEL: (u32, u32) = (5, 8);
 
-/// What `setcap` must give the program so that it runs without root.
-const WANTED: &str =
+/// What `setcap` must give the program so that it runs without root, and sees everything.
+pub const WANTED: &str =
     "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,cap_syslog,cap_checkpoint_restore";
 
 /// A missing right. At most five lines each: what is missing, why it is needed, what to type.
@@ -155,7 +161,7 @@ pub fn check(facts: &Facts, wish: Wish, retry: &str) -> Result<(), Obstacle> {
 }
 
 /// The capabilities without which nothing works, less those that are there.
-fn missing(facts: &Facts, wish: Wish) -> CapabilitySet {
+pub fn missing(facts: &Facts, wish: Wish) -> CapabilitySet {
     let mut needed = CapabilitySet::BPF | CapabilitySet::PERFMON;
     if wish.target_uid.is_some_and(|uid| uid != facts.euid) {
         needed |= CapabilitySet::SYS_PTRACE;

@@ -166,6 +166,35 @@ fn what_is_typed_wins_over_the_environment() {
     assert!(stderr(&output).contains("a.png"), "{}", stderr(&output));
 }
 
+/// Whoever asks: it needs no rights.
+#[test]
+fn the_doctor_says_what_is_here_in_lines_of_one_form() {
+    let output = run(&["doctor"]);
+    let text = stdout(&output);
+    let missing = text.lines().any(|line| line.starts_with("  missing "));
+    assert_eq!(output.status.code(), Some(i32::from(missing)), "{text}");
+    for name in [
+        "kernel",
+        "CAP_BPF",
+        "CAP_PERFMON",
+        "perf_event_paranoid",
+        "container",
+    ] {
+        let mut lines = text.lines();
+        let found = lines.find(|line| line.get(11..).is_some_and(|line| line.starts_with(name)));
+        assert!(found.is_some(), "no {name}: {text}");
+    }
+    let output = run(&["doctor", "--pid", "4194304"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("there is no process 4194304"));
+    assert_eq!(run(&["doctor", "--pid", "x"]).status.code(), Some(2));
+    let help = stdout(&run(&["doctor", "--help"]));
+    assert!(
+        help.contains("Exit status:") && help.contains("limited"),
+        "{help}"
+    );
+}
+
 #[test]
 fn completions_are_made_for_each_shell() {
     for shell in ["bash", "zsh", "fish"] {

@@ -43,6 +43,12 @@ pub(crate) enum Command {
         override_usage = help::RECORD_USAGE
     )]
     Record(RecordArgs),
+    /// Say what recording needs, what of it is here, and what to do about the rest
+    ///
+    /// Looks at the kernel and its settings, at the rights of whoever asks, and at a process, and changes nothing. Needs
+    /// no rights: without them it says which are missing. With them, the BPF program is loaded for a moment.
+    #[command(after_help = help::DOCTOR_EXAMPLES, after_long_help = help::AFTER_DOCTOR_HELP)]
+    Doctor(DoctorArgs),
     /// Print the completion script for a shell
     ///
     /// For example: pyprof-bpf completions bash > ~/.local/share/bash-completion/completions/pyprof-bpf
@@ -53,6 +59,15 @@ pub(crate) enum Command {
     /// Print the manual page
     #[command(hide = true)]
     Man,
+}
+
+/// What `doctor` can be told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Process to look at, too: can it be recorded, and will its Python functions have names?
+    #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID")]
+    #[arg(value_parser = pid)]
+    pub(crate) pid: Option<u32>,
 }
 
 /// What `record` can be told.

@@ -8,6 +8,9 @@ use crate::{
     session::SessionError,
 };
 
+/// Lines of an error that people read.
+const LINES_MAX: usize = 5;
+
 /// Done.
 pub(crate) const DONE: u8 = 0;
 /// Something failed while it ran.
@@ -36,6 +39,12 @@ pub fn message(err: &anyhow::Error) -> String {
             message.push_str(": ");
             message.push_str(&cause);
         }
+    }
+    // What is missing may be one of several things, and has its own messages when it comes to it.
+    if code_of(err) == NOT_ALLOWED && message.lines().count() < LINES_MAX {
+        message.push_str(
+            "\n  Everything that recording needs, and what of it is here: pyprof-bpf doctor",
+        );
     }
     message
 }
@@ -100,6 +109,15 @@ mod tests {
         );
         let err = anyhow!("no such file").context("cannot read x");
         assert_eq!(message(&err), "cannot read x: no such file");
+    }
+
+    #[test]
+    fn what_is_not_allowed_points_to_the_doctor() {
+        let text = message(&FeatureError::Lockdown.into());
+        assert!(text.ends_with("pyprof-bpf doctor"), "{text}");
+        assert!(text.lines().count() <= LINES_MAX, "{text}");
+        let text = message(&anyhow!("cannot read x"));
+        assert!(!text.contains("doctor"), "{text}");
     }
 
     #[test]

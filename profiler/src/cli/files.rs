@@ -13,7 +13,6 @@ use super::{
 use crate::{
     model::Pid,
     output::{self, Format, OutputError, OutputFile, OutputOptions, Owner},
-    process::launch::sudo_caller,
     profile::View,
     session::Recording,
 };
@@ -52,9 +51,13 @@ fn kept(found: Option<&Destination>) -> String {
 }
 
 impl Prepared {
-    /// Checks them. Files made under sudo will belong to who called it.
-    pub(crate) fn new(outputs: &Outputs, pid: Option<Pid>) -> Result<Self, OutputError> {
-        let owner = sudo_caller().map(|(uid, gid)| Owner { uid, gid });
+    /// Checks them, with the rights of the calling thread: it is the one that will write ([`Writer`](super::writer)).
+    /// `owner` is who the files are to be given to, where that thread does not act for them.
+    pub(crate) fn new(
+        outputs: &Outputs,
+        pid: Option<Pid>,
+        owner: Option<Owner>,
+    ) -> Result<Self, OutputError> {
         let places = outputs
             .resolve(pid, SystemTime::now())
             .into_iter()
@@ -70,7 +73,7 @@ impl Prepared {
     }
 
     /// Writes the recording to all of them. What one of them does not take any more goes to a place for such cases:
-    /// what was recorded may not come again.
+    /// what was recorded may not come again. Neither takes more rights than the calling thread has.
     pub(crate) fn write(self, recording: &Recording, view: View) -> Stored {
         let options = OutputOptions {
             view,

@@ -36,11 +36,33 @@ trampolines: by `record -- COMMAND`, from CPython 3.12 on with `python -X perf` 
 
 Needs Linux 5.8 or later on x86-64, and root or the capabilities that the error message lists.";
 
-/// Usage line of the program.
+/// Usage of the program. Errors show it too, and are five lines at most: other commands are in the list of commands.
 pub(crate) const USAGE: &str = "\
-pyprof-bpf [OPTIONS] --pid <PID>...
-       pyprof-bpf [OPTIONS] --all-python | --cgroup <PATH> | --container <ID>
+pyprof-bpf [OPTIONS] --pid <PID>... | --all-python | --cgroup <PATH> | --container <ID>
        pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...";
+
+/// End of `doctor -h`.
+pub(crate) const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  sudo pyprof-bpf doctor                              is everything here that recording needs?
+  sudo pyprof-bpf doctor --pid 4242                   and will this process show its functions?";
+
+/// End of `doctor --help`.
+pub(crate) const AFTER_DOCTOR_HELP: &str = "\
+Each line begins with a word:
+  ok       it is as it should be
+  limited  recording works, but shows less; the line below says what helps
+  missing  recording does not work; the line below says what is needed
+
+Exit status:
+  0    recording works, be it with limits
+  1    something is missing
+  2    wrong usage
+
+Examples:
+  sudo pyprof-bpf doctor                              is everything here that recording needs?
+  sudo pyprof-bpf doctor --pid 4242                   and will this process show its functions?
+  pyprof-bpf doctor                                   what would have to be given to this user?";
 
 /// Usage line of `record`.
 pub(crate) const RECORD_USAGE: &str = "\

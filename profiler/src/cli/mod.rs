@@ -5,6 +5,7 @@
 
 mod args;
 mod completions;
+mod doctor;
 mod duration;
 mod exit;
 mod files;
@@ -21,6 +22,7 @@ mod signals;
 mod stamp;
 mod status;
 mod text;
+mod writer;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -33,7 +35,7 @@ use clap_complete::Shell;
 pub use exit::{exit_code, is_told, message};
 
 use self::{
-    args::{Cli, Command, RecordArgs},
+    args::{Cli, Command, DoctorArgs, RecordArgs},
     settings::{Settings, Typed},
 };
 use crate::process::launch;
@@ -59,6 +61,7 @@ fn run_command(words: Vec<OsString>) -> anyhow::Result<ExitCode> {
             logging::start(args.verbose);
             record::run(&Settings::check(args, typed)?)?
         }
+        Parsed::Doctor(args) => doctor::run(&args)?,
         Parsed::Completions(shell) => completions::run(shell)?,
         Parsed::Man => man::run()?,
     };
@@ -75,6 +78,8 @@ pub(crate) enum Parsed {
         /// Where they came from.
         typed: Typed,
     },
+    /// What a recording would run into.
+    Doctor(DoctorArgs),
     /// A completion script.
     Completions(Shell),
     /// The manual page.
@@ -97,6 +102,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
                 .map(|(_, matches)| Typed::of(matches))
                 .unwrap_or_default(),
         },
+        Some(Command::Doctor(args)) => Parsed::Doctor(args),
         Some(Command::Completions { shell }) => Parsed::Completions(shell),
         Some(Command::Man) => Parsed::Man,
     })

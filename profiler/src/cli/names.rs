@@ -1,10 +1,7 @@
 //! Why Python functions have no names, and what to do about it: the line people need most.
 
 use super::text::{clip, columns, visible};
-use crate::{
-    session::{Summary, TargetSummary},
-    symbols::NameDiagnosis,
-};
+use crate::{session::TargetSummary, symbols::NameDiagnosis};
 
 /// Room for a command line in a sentence.
 const COMMAND_COLUMNS: usize = 60;
@@ -12,8 +9,9 @@ const COMMAND_COLUMNS: usize = 60;
 /// The last CPython without trampolines of its own: those that it can be given have other commands.
 const LAST_WITHOUT_OWN: (u8, u8) = (3, 11);
 
-/// What is to be said about the names of one target, in five lines at most; nothing where all is well.
-pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
+/// What is to be said about the names of one target, in five lines at most; nothing where all is well. `refusals` is what
+/// was wrong with perf maps.
+pub(crate) fn advice(target: &TargetSummary, refusals: &[String]) -> Vec<String> {
     let pid = target.pid;
     let lines: Vec<String> = match target.names {
         NameDiagnosis::Named => vec![],
@@ -53,14 +51,14 @@ pub(crate) fn advice(target: &TargetSummary, summary: &Summary) -> Vec<String> {
             "  it was removed, or its /tmp was not writable or was full when Python started: restart it".to_owned(),
         ],
         NameDiagnosis::MapRefused => {
-            vec![format!("no Python names: the perf map of pid {pid} was refused{}", reason(summary))]
+            vec![format!("no Python names: the perf map of pid {pid} was refused{}", reason(refusals))]
         }
-        NameDiagnosis::MapUnreadable if summary.refusals.is_empty() => vec![format!(
+        NameDiagnosis::MapUnreadable if refusals.is_empty() => vec![format!(
             "no Python names: the perf map of pid {pid} names none of the code that ran; it was emptied or written \
              over: restart the process"
         )],
         NameDiagnosis::MapUnreadable => {
-            vec![format!("no Python names: the perf map of pid {pid} is of no use{}", reason(summary))]
+            vec![format!("no Python names: the perf map of pid {pid} is of no use{}", reason(refusals))]
         }
     };
     lines
@@ -108,8 +106,8 @@ fn interpreter(target: &TargetSummary) -> String {
 }
 
 /// The session's own words, where it has some.
-fn reason(summary: &Summary) -> String {
-    match summary.refusals.as_slice() {
+fn reason(refusals: &[String]) -> String {
+    match refusals {
         [] => "; it must be a regular file of the target's user".to_owned(),
         [only] => format!(": {}", visible(only)),
         [first, others @ ..] => format!(": {} (and {} more)", visible(first), others.len()),

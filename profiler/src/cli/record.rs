@@ -1,6 +1,6 @@
 //! `pyprof-bpf record`: checks, records, writes, reports.
 
-use std::{env, ffi::OsString, path::Path, process::ExitStatus};
+use std::{env, path::Path, process::ExitStatus};
 
 use anyhow::Context as _;
 use tokio::{
@@ -16,9 +16,11 @@ use super::{
     settings::{Settings, Target},
     signals::{Signals, code_of},
     status::StatusLine,
+    writer::Writer,
 };
 use crate::{
-    privilege::{self, Facts, Wish},
+    model::Pid,
+    privilege::{self, Facts, Wish, Work},
     process::{
         Cgroup, Container, Selector,
         launch::{Launched, TrampolineFolder, sudo_caller},
@@ -26,9 +28,31 @@ use crate::{
     session::{self, Progress, RecordSettings, Recording, StopReason},
 };
 
+/// What is set up while this process has all of its rights.
+enum Job {
+    /// Processes that run already.
+    Running {
+        selector: Selector,
+        outputs: Writer<Prepared>,
+    },
+    /// A command that waits to begin.
+    Command {
+        launched: Launched,
+        /// Here until the command has ended, and gone also where recording ends early.
+        trampolines: Option<TrampolineFolder>,
+        outputs: Writer<Prepared>,
+    },
+}
+
 /// Runs it to its exit code.
 pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
     check_privileges(&settings.target)?;
+    // Before there is anything that would have to be taken away again.
+    let signals = catch_signals()?;
+    let job = set_up(settings)?;
+    privilege::raise_limits();
+    // Before the event loop, whose threads begin with the rights of this one.
+    give_up_rights(settings).context("cannot give up the rights that are not needed")?;
     // Two threads: a signal is seen and the status line drawn even while a long table is being made.
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -36,23 +60,81 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
         .build()
         .context("cannot start the event loop")?;
     let code = runtime.block_on(async {
-        match &settings.target {
-            Target::Command(command) => record_command(settings, command).await,
-            Target::Pids(pids) => record_running(settings, Selector::Pids(pids.clone())).await,
-            Target::AllPython => record_running(settings, Selector::AllPython).await,
-            Target::Cgroup(path) => {
-                let cgroup = Cgroup::new(path)?;
-                record_running(settings, Selector::Cgroup(cgroup)).await
+        match job {
+            Job::Running { selector, outputs } => {
+                record_running(settings, selector, outputs, signals).await
             }
-            Target::Container(id) => {
-                let container = Container::new(id)?;
-                record_running(settings, Selector::Container(container)).await
+            Job::Command {
+                launched,
+                trampolines,
+                outputs,
+            } => {
+                let code = record_command(settings, launched, outputs, signals).await;
+                drop(trampolines);
+                code
             }
         }
     });
     // Whatever still runs has nothing more to say.
     runtime.shutdown_background();
     code
+}
+
+/// Begins to catch signals, with an event loop that has no thread of its own: those of the other one begin later. Tokio
+/// has one handler for the process, and what it has caught is there for any loop (`tokio::signal`).
+fn catch_signals() -> anyhow::Result<Signals> {
+    let no_threads = runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .context("cannot start the event loop")?;
+    let _within = no_threads.enter();
+    Signals::catch()
+}
+
+/// Does what takes more rights than recording: starts the command, which is to have them all, and finds the places for
+/// the result.
+fn set_up(settings: &Settings) -> anyhow::Result<Job> {
+    let selector = match &settings.target {
+        Target::Pids(pids) => Selector::Pids(pids.clone()),
+        Target::AllPython => Selector::AllPython,
+        Target::Cgroup(path) => Selector::Cgroup(Cgroup::new(path)?),
+        Target::Container(id) => Selector::Container(Container::new(id)?),
+        Target::Command(command) => {
+            let trampolines = TrampolineFolder::for_command(command).unwrap_or_else(|none| {
+                tracing::warn!("{none}");
+                None
+            });
+            let launched = Launched::spawn(command, trampolines.as_ref())?;
+            let outputs = prepared(settings, Some(launched.pid()))?;
+            return Ok(Job::Command {
+                launched,
+                trampolines,
+                outputs,
+            });
+        }
+    };
+    let only = match &selector {
+        Selector::Pids(pids) if let [pid] = pids.as_slice() => Some(*pid),
+        _ => None,
+    };
+    let outputs = prepared(settings, only)?;
+    Ok(Job::Running { selector, outputs })
+}
+
+/// The thread that writes the result; `pid` is the process that is recorded, if it is one.
+fn prepared(settings: &Settings, pid: Option<Pid>) -> anyhow::Result<Writer<Prepared>> {
+    let outputs = settings.outputs.clone();
+    Writer::start(move |owner| Prepared::new(&outputs, pid, owner))
+}
+
+fn give_up_rights(settings: &Settings) -> rustix::io::Result<()> {
+    let work = Work {
+        kernel_names: settings.kernel_stacks,
+        bpf_stats: settings.bpf_stats,
+        signals_others: matches!(settings.target, Target::Command(_)) && sudo_caller().is_some(),
+    };
+    let held = privilege::held()?;
+    privilege::keep_only(privilege::needed(&Facts::read(), held, work))
 }
 
 fn check_privileges(target: &Target) -> Result<(), privilege::Obstacle> {
@@ -102,13 +184,12 @@ fn program_for_sudo() -> String {
 }
 
 /// Records processes that run already.
-async fn record_running(settings: &Settings, selector: Selector) -> anyhow::Result<u8> {
-    let only = match &selector {
-        Selector::Pids(pids) if let [pid] = pids.as_slice() => Some(*pid),
-        _ => None,
-    };
-    let mut signals = Signals::catch()?;
-    let outputs = Prepared::new(&settings.outputs, only)?;
+async fn record_running(
+    settings: &Settings,
+    selector: Selector,
+    outputs: Writer<Prepared>,
+    mut signals: Signals,
+) -> anyhow::Result<u8> {
     let (progress, watched) = watch::channel(Progress::default());
     // Nobody who watches: then there is nothing to tell.
     let status = if settings.quiet {
@@ -136,17 +217,14 @@ async fn record_running(settings: &Settings, selector: Selector) -> anyhow::Resu
     }
 }
 
-/// Starts a command and records it. There is no status line: the terminal is the command's.
-async fn record_command(settings: &Settings, command: &[OsString]) -> anyhow::Result<u8> {
-    let signals = Signals::catch()?;
-    // Here until the command has ended, and gone also where this ends early.
-    let trampolines = TrampolineFolder::for_command(command).unwrap_or_else(|none| {
-        tracing::warn!("{none}");
-        None
-    });
-    let launched = Launched::spawn(command, trampolines.as_ref())?;
+/// Lets a command begin and records it. There is no status line: the terminal is the command's.
+async fn record_command(
+    settings: &Settings,
+    launched: Launched,
+    outputs: Writer<Prepared>,
+    signals: Signals,
+) -> anyhow::Result<u8> {
     let pid = launched.pid();
-    let outputs = Prepared::new(&settings.outputs, Some(pid))?;
     let (progress, sampling) = watch::channel(Progress::default());
     let (stopped, stop) = oneshot::channel();
     let (aborting, aborted) = oneshot::channel();
@@ -245,7 +323,7 @@ async fn sample(
 async fn finish(
     settings: &Settings,
     mut recording: Recording,
-    outputs: Prepared,
+    outputs: Writer<Prepared>,
 ) -> anyhow::Result<u8> {
     if let Some(bpf) = &recording.summary.bpf {
         report::print(&[report::bpf_line(bpf)]);
@@ -258,11 +336,13 @@ async fn finish(
     let view = settings.view;
     // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
     let (recording, stored) = tokio::task::spawn_blocking(move || {
-        let stored = outputs.write(&recording, view);
-        (recording, stored)
+        outputs.run(move |prepared| {
+            let stored = prepared.write(&recording, view);
+            (recording, stored)
+        })
     })
     .await
-    .context("writing was cut short")?;
+    .context("writing was cut short")??;
     let Stored { files, failures } = stored;
     if !settings.quiet && !files.is_empty() {
         report::print(&report::report_lines(&recording, &files));

@@ -10,7 +10,7 @@ use std::{
 use super::{
     names::{advice, short_command},
     settings::Destination,
-    text::{counted, cpu_seconds, grouped, percent, seconds, visible},
+    text::{clip, counted, cpu_seconds, grouped, percent, seconds, visible},
 };
 use crate::{
     model::Pid,
@@ -313,6 +313,14 @@ fn remark(remark: &Remark) -> String {
         Remark::NoRoomForRows(count) => {
             format!("stacks through {} break off: too large, or too many", counted(*count, "file"))
         }
+        Remark::FilesOutOfReach(names) => {
+            let more = if names.len() > 1 { ", …" } else { "" };
+            format!(
+                "stacks break off in {} ({}{more}): deleted since, or out of reach; reading on takes CAP_CHECKPOINT_RESTORE",
+                counted(names.len() as u64, "file"),
+                names.first().map(|name| clip(&visible(name), 40)).unwrap_or_default()
+            )
+        }
         Remark::CannotFollow => {
             "child processes were not followed: this kernel has no BTF (CONFIG_DEBUG_INFO_BTF), or \
              forbids tracepoints"
@@ -366,7 +374,7 @@ fn name_advice(summary: &Summary) -> Vec<String> {
         .iter()
         .filter(|target| !some_python || is_python(target))
         .filter_map(|target| {
-            let lines = advice(target, summary);
+            let lines = advice(target, &summary.refusals);
             (!lines.is_empty()).then_some((target.samples, lines))
         })
         .collect();

@@ -60,7 +60,7 @@ pub(crate) enum Target {
 }
 
 /// Where the result goes.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outputs {
     /// A new file, named after the pid, where there is one, and the time.
     New(Format),

@@ -13,6 +13,7 @@
 //! | `ring` | bytes of the ring buffer → `RingRecord` |
 //! | `counters` | what the BPF program counted |
 //! | `memory` | maps written by plain stores |
+//! | `probe` | all of it for a moment, to see whether it works here |
 
 mod btf;
 mod counters;
@@ -21,6 +22,7 @@ mod events;
 mod features;
 mod loader;
 mod memory;
+mod probe;
 mod ring;
 
 pub use counters::{Counters, EndCounts};
@@ -28,6 +30,7 @@ pub use error::KernelError;
 pub use events::{KernelEvent, RateLimits, SamplingEvents};
 pub use features::{Features, RegistersFrom};
 pub use loader::{Following, KernelSide, MapSizes, ProgramStats, UnwindMaps};
+pub use probe::{Clock, Probed, probe};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use ring::parse as parse_record;
 pub use ring::{RingRecord, SampleRing};

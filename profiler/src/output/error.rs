@@ -55,6 +55,20 @@ pub enum OutputError {
         /// Why.
         source: io::Error,
     },
+    /// The place lets others decide what is written to.
+    #[error("{} {why}, and is not written to; choose another name", path.display())]
+    Distrusted {
+        /// The place.
+        path: PathBuf,
+        /// What is wrong with it, as a clause: "is a link of user 1000".
+        why: String,
+    },
+    /// The thread that writes could not be given its rights.
+    #[error("cannot take the rights to write files with: {source}; run as root, or without sudo")]
+    Rights {
+        /// Why.
+        source: io::Error,
+    },
     /// The bytes could not be written; nothing of them remains in a file.
     #[error("cannot write the profile: {source}; check that there is room")]
     Write {
@@ -79,11 +93,23 @@ impl OutputError {
             | Self::Open { source, .. }
             | Self::Write { source }
             | Self::Publish { source, .. } => source.kind() != io::ErrorKind::BrokenPipe,
+            Self::Distrusted { .. } => true,
             Self::UnknownFormat { .. }
             | Self::UnknownExtension { .. }
             | Self::NoSamples
             | Self::Exists { .. }
-            | Self::NotAFile { .. } => false,
+            | Self::NotAFile { .. }
+            | Self::Rights { .. } => false,
+        }
+    }
+
+    /// The rights of whoever asked do not suffice: with others it may go.
+    pub fn is_denial(&self) -> bool {
+        match self {
+            Self::Directory { source, .. }
+            | Self::Open { source, .. }
+            | Self::Rights { source } => source.kind() == io::ErrorKind::PermissionDenied,
+            _ => false,
         }
     }
 }

@@ -3,23 +3,31 @@
 //! The bytes go to a new file without a name, which gets the destination's when it is finished. Whoever looks sees
 //! nothing or everything, and of a process that is killed meanwhile nothing is left over. A recording takes its time, so
 //! whether its result can be written is found out before ([`OutputFile::prepare`]).
+//!
+//! Others may write to the directory, or own it. So no link of theirs is followed to it, and it is held open from then
+//! on, whatever becomes of its name; a file is always a new one, and it is given away, and looked at once more, by its
+//! descriptor.
+
+mod directory;
+mod stream;
+mod unfinished;
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::File,
     io::{self, BufWriter, Write},
-    os::{
-        fd::{AsRawFd as _, OwnedFd},
-        unix::fs::FileTypeExt,
-    },
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, RenameFlags},
+    fs::{AtFlags, FileType},
     io::Errno,
 };
 
+use self::{
+    stream::{Found, Stream},
+    unfinished::Unfinished,
+};
 use super::OutputError;
 
 /// Who shall own a file: the user who called `sudo`.
@@ -52,7 +60,10 @@ pub struct Written {
 enum Place {
     Stdout,
     /// A device or pipe: it is written to directly.
-    Stream(PathBuf),
+    Stream {
+        stream: Stream,
+        path: PathBuf,
+    },
     /// A new file. The directory is held open, so that it may be moved meanwhile.
     New {
         directory: OwnedFd,
@@ -77,7 +88,7 @@ impl OutputFile {
         let place = if path == Path::new("-") {
             Place::Stdout
         } else {
-            Place::find(path)?
+            Place::find(path, &trusted(owner))?
         };
         Ok(Self { place, owner })
     }
@@ -90,7 +101,7 @@ impl OutputFile {
         owner: Option<Owner>,
     ) -> Result<Self, OutputError> {
         let place = Place::New {
-            directory: probed(directory)?,
+            directory: probed(directory, &trusted(owner))?,
             name: name.to_owned(),
             path: directory.join(name),
             mode: MODE_PRIVATE,
@@ -111,13 +122,12 @@ impl OutputFile {
         };
         match self.place {
             Place::Stdout => fill(io::stdout().lock(), content).map(|()| written(None)),
-            Place::Stream(path) => {
-                let opened = File::options().write(true).open(&path);
-                let stream = opened.map_err(|source| OutputError::Open {
+            Place::Stream { stream, path } => {
+                let file = stream.into_file().map_err(|source| OutputError::Open {
                     path: path.clone(),
                     source,
                 })?;
-                fill(stream, content).map(|()| written(Some(path)))
+                fill(file, content).map(|()| written(Some(path)))
             }
             Place::New {
                 directory,
@@ -127,7 +137,7 @@ impl OutputFile {
             } => {
                 // One of that name may have taken its place.
                 let directory = if is_removed(&directory) {
-                    probed(&parent(&path))?
+                    probed(&parent(&path), &trusted(self.owner))?
                 } else {
                     directory
                 };
@@ -148,8 +158,7 @@ impl OutputFile {
                     path: path.clone(),
                     source: errno.into(),
                 })?;
-                // Last: a file of another user cannot be given a name by everybody who can write to it
-                // (`may_linkat`, fs/namei.c).
+                // Now, as only its owner may give a file its name (`may_linkat`, `may_delete`, fs/namei.c).
                 let owner_not_set = self.owner.is_some_and(|Owner { uid, gid }| {
                     std::os::unix::fs::fchown(&unfinished.file, Some(uid), Some(gid)).is_err()
                 });
@@ -163,34 +172,55 @@ impl OutputFile {
 }
 
 impl Place {
-    fn find(path: &Path) -> Result<Self, OutputError> {
+    /// `trusted` are the users who may decide where a link leads.
+    fn find(path: &Path, trusted: &[u32]) -> Result<Self, OutputError> {
+        let not_a_file = || OutputError::NotAFile {
+            path: path.to_owned(),
+        };
         let name = path
             .file_name()
-            .filter(|_| !path.as_os_str().as_encoded_bytes().ends_with(b"/"));
-        let Some(name) = name else {
-            return Err(OutputError::NotAFile {
-                path: path.to_owned(),
-            });
+            .filter(|_| !path.as_os_str().as_encoded_bytes().ends_with(b"/"))
+            .ok_or_else(not_a_file)?;
+        let in_directory = |errno: Errno| OutputError::Directory {
+            directory: parent(path),
+            source: errno.into(),
         };
-        match path.metadata() {
-            Ok(there) if there.file_type().is_char_device() || there.file_type().is_fifo() => {
-                return Ok(Self::Stream(path.to_owned()));
-            }
-            Ok(there) if there.is_dir() => {
-                return Err(OutputError::NotAFile {
+        let directory = opened(&parent(path), trusted)?;
+        match Stream::find(&directory, name, trusted) {
+            Ok(Found::Stream(stream)) => {
+                return Ok(Self::Stream {
+                    stream,
                     path: path.to_owned(),
                 });
             }
-            _ => {}
+            Ok(Found::Distrusted(why)) => {
+                return Err(OutputError::Distrusted {
+                    path: path.to_owned(),
+                    why,
+                });
+            }
+            Ok(Found::Other(FileType::Directory)) => return Err(not_a_file()),
+            Err(errno) if !has_name(&directory, name) => {
+                if errno != Errno::NOENT {
+                    return Err(in_directory(errno));
+                }
+            }
+            // Something is there, be it a link that leads nowhere.
+            Ok(Found::Other(_)) | Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => {
+                return Err(OutputError::Exists {
+                    path: path.to_owned(),
+                });
+            }
+            Err(errno) => {
+                return Err(OutputError::Open {
+                    path: path.to_owned(),
+                    source: errno.into(),
+                });
+            }
         }
-        // A link that leads nowhere is something, too.
-        if path.symlink_metadata().is_ok() {
-            return Err(OutputError::Exists {
-                path: path.to_owned(),
-            });
-        }
+        Unfinished::create(&directory, MODE).map_err(in_directory)?;
         Ok(Self::New {
-            directory: probed(&parent(path))?,
+            directory,
             name: name.to_owned(),
             path: path.to_owned(),
             mode: MODE,
@@ -198,18 +228,34 @@ impl Place {
     }
 }
 
+/// The users who may decide what is written to: root, whoever writes, and whose the file will be.
+fn trusted(owner: Option<Owner>) -> [u32; 3] {
+    let ourselves = rustix::process::geteuid().as_raw();
+    [0, ourselves, owner.map_or(ourselves, |owner| owner.uid)]
+}
+
+fn opened(directory: &Path, trusted: &[u32]) -> Result<OwnedFd, OutputError> {
+    directory::open(directory, trusted).map_err(|refusal| match refusal {
+        directory::Refusal::Errno(errno) => OutputError::Directory {
+            directory: directory.to_owned(),
+            source: errno.into(),
+        },
+        directory::Refusal::LinkOf(user) => OutputError::Distrusted {
+            path: directory.to_owned(),
+            why: format!("leads over a link of user {user}"),
+        },
+    })
+}
+
 /// Opens a directory in which a file can be made, as was tried.
-fn probed(directory: &Path) -> Result<OwnedFd, OutputError> {
-    rustix::fs::open(
-        directory,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .and_then(|opened| Unfinished::create(&opened, MODE).map(drop).map(|()| opened))
-    .map_err(|errno| OutputError::Directory {
+fn probed(directory: &Path, trusted: &[u32]) -> Result<OwnedFd, OutputError> {
+    let opened = opened(directory, trusted)?;
+    let tried = Unfinished::create(&opened, MODE).map(drop);
+    tried.map_err(|errno| OutputError::Directory {
         directory: directory.to_owned(),
         source: errno.into(),
-    })
+    })?;
+    Ok(opened)
 }
 
 /// The directory has no name any more, and takes no files. What the kernel says then depends on the file system.
@@ -217,111 +263,9 @@ fn is_removed(directory: &OwnedFd) -> bool {
     rustix::fs::fstat(directory).is_ok_and(|about| about.st_nlink == 0)
 }
 
-/// A file that does not have its name yet. It is gone unless it gets one.
-struct Unfinished<'d> {
-    directory: &'d OwnedFd,
-    /// On file systems that have no files without a name, one that nobody looks for.
-    name: Option<String>,
-    file: File,
-}
-
-impl<'d> Unfinished<'d> {
-    fn create(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
-        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        match rustix::fs::openat(directory, ".", flags, Mode::from_raw_mode(mode)) {
-            Ok(file) => Ok(Self {
-                directory,
-                name: None,
-                file: file.into(),
-            }),
-            // NFS, FAT and others.
-            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::create_named(directory, mode),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    fn create_named(directory: &'d OwnedFd, mode: u32) -> Result<Self, Errno> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut attempt = 0;
-        loop {
-            let name = format!(".pyprof-bpf-{}-{attempt}.part", std::process::id());
-            match rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(mode)) {
-                Ok(file) => {
-                    return Ok(Self {
-                        directory,
-                        name: Some(name),
-                        file: file.into(),
-                    });
-                }
-                Err(Errno::EXIST) if attempt < 99 => attempt += 1,
-                Err(errno) => return Err(errno),
-            }
-        }
-    }
-
-    /// Gives the file its name, or the first free one like it.
-    fn publish(&mut self, wanted: &OsStr) -> Result<OsString, Errno> {
-        let mut number = 0;
-        loop {
-            let name = numbered(wanted, number);
-            let placed = match &self.name {
-                Some(unfinished) => rename_to_new(self.directory, unfinished, &name),
-                None => link_to_new(&self.file, self.directory, &name),
-            };
-            match placed {
-                Ok(()) => {
-                    self.name = None;
-                    return Ok(name);
-                }
-                Err(Errno::EXIST) if number < 99 => number += 1,
-                Err(errno) => return Err(errno),
-            }
-        }
-    }
-}
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        if let Some(name) = &self.name {
-            // Nobody is left to tell, and the next one takes another name.
-            let _ = rustix::fs::unlinkat(self.directory, name, AtFlags::empty());
-        }
-    }
-}
-
-/// Gives a name to a file that has none, unless there is a file of that name.
-fn link_to_new(file: &File, directory: &OwnedFd, to: &OsStr) -> Result<(), Errno> {
-    // By way of /proc, for which no capability is needed (`AT_EMPTY_PATH` in linkat(2)).
-    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::linkat(CWD, from, directory, to, AtFlags::SYMLINK_FOLLOW)
-}
-
-/// Renames, unless there is a file of that name. A file system that cannot do both at once (NFS) has links, which never
-/// replace anything.
-fn rename_to_new(directory: &OwnedFd, from: &str, to: &OsStr) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            rustix::fs::linkat(directory, from, directory, to, AtFlags::empty())?;
-            rustix::fs::unlinkat(directory, from, AtFlags::empty())
-        }
-        result => result,
-    }
-}
-
-/// `profile.svg`, `profile-1.svg`, `profile-2.svg`, …
-fn numbered(name: &OsStr, number: u32) -> OsString {
-    if number == 0 {
-        return name.to_owned();
-    }
-    let path = Path::new(name);
-    let mut numbered = path.file_stem().unwrap_or_default().to_owned();
-    numbered.push(format!("-{number}"));
-    if let Some(extension) = path.extension() {
-        numbered.push(".");
-        numbered.push(extension);
-    }
-    numbered
+/// Something has that name, be it a dangling link.
+fn has_name(directory: &OwnedFd, name: &OsStr) -> bool {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
 fn parent(path: &Path) -> PathBuf {

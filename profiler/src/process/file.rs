@@ -147,10 +147,7 @@ pub fn open_mapped(pid: Pid, mapping: &Mapping) -> Result<MappedFile, OpenMapped
         source: source.into(),
     };
 
-    let entry = format!(
-        "/proc/{pid}/map_files/{:x}-{:x}",
-        mapping.begin, mapping.end
-    );
+    let entry = map_files_entry(pid, mapping);
     if let Ok(found) = rustix::fs::open(entry, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         return open_regular(&found, path, pid);
     }
@@ -179,6 +176,22 @@ pub fn open_mapped(pid: Pid, mapping: &Mapping) -> Result<MappedFile, OpenMapped
     } else {
         failed(refusal)
     })
+}
+
+/// The file behind a mapping is there to be read, if only `/proc/PID/map_files` were open to us.
+pub fn takes_map_files(pid: Pid, mapping: &Mapping) -> bool {
+    let entry = map_files_entry(pid, mapping);
+    matches!(
+        rustix::fs::open(entry, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()),
+        Err(Errno::PERM | Errno::ACCESS)
+    )
+}
+
+fn map_files_entry(pid: Pid, mapping: &Mapping) -> String {
+    format!(
+        "/proc/{pid}/map_files/{:x}-{:x}",
+        mapping.begin, mapping.end
+    )
 }
 
 /// Looks a path up under a root directory without following any link out of it. The kernel's path of a mapping goes

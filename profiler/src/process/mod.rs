@@ -25,7 +25,10 @@ mod vdso;
 pub use children::Children;
 pub use clock::file_time_at;
 pub use elf::{ElfFile, Segments, SymbolTable};
-pub use file::{FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped};
+pub use file::{
+    FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped,
+    takes_map_files,
+};
 pub use mappings::{
     MAPPINGS_MAX, Mapping, MappingKey, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
     read_executable_mappings,

@@ -171,6 +171,9 @@ impl Target {
             .map_err(|error| refused(pid, &status, "pidfd_open", error.into()))?;
         // The check is made when the file is opened.
         File::open(path(pid, "maps")).map_err(|source| refused(pid, &status, "maps", source))?;
+        // Its files are behind that, perf map included; since Linux 6.14, CAP_PERFMON opens `maps` alone
+        // (`may_access_mm`, kernel/fork.c).
+        fs::read_link(path(pid, "root")).map_err(|source| refused(pid, &status, "root", source))?;
 
         // From here on the handle says which process it is: read everything again.
         let (status, stat) = (read_status(pid)?, Stat::parse(&read(pid, "stat")?));

@@ -63,6 +63,7 @@ impl Session {
             mappings_left_out,
             unsampled,
         } = self.targets.finish(&mut stages);
+        let out_of_reach: Vec<String> = self.resolver.out_of_reach().map(str::to_owned).collect();
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
         profile.quality.ring_full = counters.ring_full;
         profile.quality.not_kept += malformed + built.walks_abandoned;
@@ -91,6 +92,9 @@ impl Session {
                 rival,
                 frames: profile.quality.contested,
             });
+        }
+        if !out_of_reach.is_empty() {
+            remarks.push(Remark::FilesOutOfReach(out_of_reach));
         }
         if mappings_left_out > 0 {
             remarks.push(Remark::MappingsLeftOut(mappings_left_out));

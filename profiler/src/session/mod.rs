@@ -4,7 +4,6 @@ mod ended;
 mod error;
 mod finish;
 mod followed;
-mod limits;
 mod record;
 mod settings;
 mod summary;

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    Progress, RecordSettings, Recording, SessionError, StopReason, limits,
+    Progress, RecordSettings, Recording, SessionError, StopReason,
     targets::{Stages, Targets},
 };
 use crate::{
@@ -190,7 +190,6 @@ pub(super) struct Buffers {
 impl Session {
     /// Sets up all stages, from the last to the first, so that each finds the next one ready.
     fn begin(settings: &RecordSettings) -> Result<Self, SessionError> {
-        limits::raise();
         let following = Following {
             // Children of those that are selected by what they are belong as well, or are left out when they run
             // something else.

@@ -78,6 +78,8 @@ pub enum Remark {
     },
     /// So many processes that were selected may not be looked into, and were not recorded.
     NotPermitted(u64),
+    /// These files of the targets are deleted or out of reach, and only `CAP_CHECKPOINT_RESTORE` opens them.
+    FilesOutOfReach(Vec<String>),
     /// These processes, started by a target, ran Python and were not recorded.
     ChildrenNotRecorded(Vec<Pid>),
     /// Children were to be recorded, but this kernel does not tell of them.

@@ -10,6 +10,7 @@
 //! their names arrive. Must not know how stacks were found or what becomes of them.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -30,7 +31,8 @@ use crate::{
         ResolveMiss, ResolvedStack, UnwoundStack,
     },
     process::{
-        FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, open_mapped, vdso_file,
+        FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, file_name, open_mapped,
+        takes_map_files, vdso_file,
     },
 };
 
@@ -44,6 +46,9 @@ const MODULES_MAX: usize = 4096;
 /// Files opened while samples wait; the rest of them a little later. One takes up to a tenth of a millisecond, and a process can
 /// map thousands.
 const OPENED_AT_ONCE: usize = 256;
+
+/// File names kept for the report.
+const OUT_OF_REACH_MAX: usize = 16;
 
 /// New places wait for their names until there are so many of them, or for so long: waking the symbolizer's thread for
 /// one address costs more than finding its name.
@@ -62,6 +67,8 @@ pub struct Resolver {
     waiting: Vec<Request>,
     handed_over: Option<Instant>,
     modules_max: usize,
+    /// Names of files that could be opened with more rights, a few of them.
+    out_of_reach: BTreeSet<String>,
 }
 
 impl std::fmt::Debug for Resolver {
@@ -86,6 +93,7 @@ impl Resolver {
             waiting: Vec::new(),
             handed_over: None,
             modules_max: modules_max(),
+            out_of_reach: BTreeSet::new(),
         })
     }
 
@@ -188,6 +196,10 @@ impl Resolver {
             MappingKind::File { .. } => open_mapped(pid, mapping)
                 .inspect_err(|error| {
                     tracing::debug!("no symbols for a mapping of pid {pid}: {error}");
+                    if self.out_of_reach.len() < OUT_OF_REACH_MAX && takes_map_files(pid, mapping) {
+                        let name = mapping.path().map(file_name).unwrap_or_default();
+                        self.out_of_reach.insert(name);
+                    }
                 })
                 .ok()?,
             MappingKind::Vdso => vdso_file().ok()?,
@@ -326,7 +338,7 @@ impl Resolver {
                 Some((mapping, _)) if !mapping.may_hold_jit_code() => {
                     let name = mapping
                         .path()
-                        .map_or_else(|| "[special]".to_owned(), crate::process::file_name);
+                        .map_or_else(|| "[special]".to_owned(), file_name);
                     let offset = mapping.file_offset_of(at).unwrap_or_default();
                     let miss = ResolveMiss::FileUnreadable;
                     let frame = offset_frame(FrameKind::Native, &name, offset.0, miss);
@@ -386,6 +398,11 @@ impl Resolver {
     /// The locations so far; those that have no name yet are empty.
     pub const fn locations(&self) -> &LocationTable {
         self.locations.table()
+    }
+
+    /// Names of mapped files that only `CAP_CHECKPOINT_RESTORE` opens: deleted, say, or in a directory that is closed.
+    pub fn out_of_reach(&self) -> impl Iterator<Item = &str> {
+        self.out_of_reach.iter().map(String::as_str)
     }
 
     /// Waits for the names that are still missing, at most `patience`, and gives the finished table.

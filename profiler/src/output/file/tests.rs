@@ -3,7 +3,7 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
 };
 
-use super::*;
+use super::{unfinished::numbered, *};
 
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
@@ -169,6 +169,11 @@ fn an_unfinished_file_has_no_name_that_could_be_left_over() {
     );
 }
 
+/// A directory as it is held while recording.
+fn held(directory: &Path) -> OwnedFd {
+    probed(directory, &trusted(None)).expect("it is there")
+}
+
 /// NFS and FAT have no files without a name.
 #[test]
 fn without_nameless_files_leftovers_of_others_do_not_hinder() {
@@ -176,8 +181,8 @@ fn without_nameless_files_leftovers_of_others_do_not_hinder() {
     let leftover = format!(".pyprof-bpf-{}-0.part", std::process::id());
     fs::write(directory.path().join(&leftover), "").expect("written");
     fs::write(directory.path().join("out.svg"), "precious").expect("written");
-    let opened = probed(directory.path()).expect("writable");
-    let mut file = Unfinished::create_named(&opened, MODE).expect("made");
+    let held = held(directory.path());
+    let mut file = Unfinished::create_named(&held, MODE).expect("made");
     file.file.write_all(b"x").expect("written");
     assert_eq!(names(directory.path()).len(), 3);
     assert_eq!(
@@ -185,12 +190,75 @@ fn without_nameless_files_leftovers_of_others_do_not_hinder() {
         "out-1.svg"
     );
     drop(file);
-    let unfinished = Unfinished::create_named(&opened, MODE).expect("made");
+    let unfinished = Unfinished::create_named(&held, MODE).expect("made");
     drop(unfinished);
     assert_eq!(
         names(directory.path()),
         [leftover.as_str(), "out-1.svg", "out.svg"]
     );
+}
+
+#[test]
+fn an_unfinished_file_has_no_name_that_others_could_take() {
+    let directory = directory();
+    let held = held(directory.path());
+    let mut file = Unfinished::create(&held, MODE).expect("writable");
+    assert_eq!(names(directory.path()), [""; 0]);
+    file.publish(OsStr::new("out.svg")).expect("no other file");
+    drop(file);
+    assert_eq!(names(directory.path()), ["out.svg"]);
+}
+
+/// Where it must have a name, its directory's owner can put a link there; then the result is not passed off as ours.
+#[test]
+fn a_link_in_the_place_of_an_unfinished_file_is_no_success() {
+    let directory = directory();
+    let precious = directory.path().join("precious");
+    fs::write(&precious, "as it was").expect("written");
+    let held = held(directory.path());
+    let mut file = Unfinished::create_named(&held, MODE).expect("writable");
+    let part = format!(".pyprof-bpf-{}-0.part", std::process::id());
+    let part = directory.path().join(part);
+    fs::remove_file(&part).expect("it has that name");
+    symlink(&precious, &part).expect("a link");
+    file.file.write_all(b"a;b 1\n").expect("into no name");
+    assert_eq!(file.publish(OsStr::new("out.svg")), Err(Errno::STALE));
+    assert_eq!(
+        fs::read_to_string(&precious).ok().as_deref(),
+        Some("as it was")
+    );
+}
+
+/// Moved away while recording, and a link to somewhere else in its place.
+#[test]
+fn the_directory_is_the_one_that_was_there_at_first() {
+    let directory = directory();
+    let [wanted, moved, other] =
+        ["wanted", "moved", "other"].map(|name| directory.path().join(name));
+    for made in [&wanted, &other] {
+        fs::create_dir(made).expect("a directory");
+    }
+    let file = OutputFile::prepare(&wanted.join("out.svg"), None).expect("writable");
+    fs::rename(&wanted, &moved).expect("moved");
+    symlink(&other, &wanted).expect("a link");
+    file.commit(text).expect("written");
+    assert_eq!(names(&moved), ["out.svg"]);
+    assert_eq!(names(&other), [""; 0]);
+}
+
+#[test]
+fn a_link_of_another_user_on_the_way_is_told() {
+    let directory = directory();
+    let link = directory.path().join("link");
+    symlink("/etc", &link).expect("a link");
+    if std::os::unix::fs::lchown(&link, Some(65533), None).is_err() {
+        // Only root can give it away.
+        return;
+    }
+    let message = OutputFile::prepare(&link.join("out.svg"), None)
+        .expect_err("it leads elsewhere")
+        .to_string();
+    assert!(message.contains("a link of user 65533"), "{message}");
 }
 
 #[test]
@@ -220,6 +288,108 @@ fn a_directory_that_was_made_anew_is_as_good() {
     fs::create_dir(&below).expect("made");
     file.commit(text).expect("written");
     assert_eq!(names(&below), ["out.svg"]);
+}
+
+/// What others put there instead: their link would lead to wherever they want.
+#[test]
+fn a_link_of_others_in_the_place_of_a_removed_directory_is_not_followed() {
+    let directory = directory();
+    let [below, other] = ["below", "other"].map(|name| directory.path().join(name));
+    fs::create_dir(&below).expect("made");
+    fs::create_dir(&other).expect("made");
+    let file = OutputFile::prepare(&below.join("out.svg"), None).expect("writable");
+    fs::remove_dir(&below).expect("removed");
+    symlink(&other, &below).expect("a link");
+    if std::os::unix::fs::lchown(&below, Some(65533), None).is_err() {
+        // Only root can give it away.
+        return;
+    }
+    let refused = file.commit(text).expect_err("it leads elsewhere");
+    assert!(
+        refused.to_string().contains("a link of user 65533"),
+        "{refused}"
+    );
+    assert!(refused.is_about_the_place(), "another one will do");
+    assert_eq!(names(&other), [""; 0]);
+}
+
+fn make_fifo(path: &Path) {
+    let mode = rustix::fs::Mode::from_raw_mode(0o666);
+    rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).expect("a FIFO");
+}
+
+/// A FIFO while it is looked at, and a link to a file of ours when it is written to.
+#[test]
+fn a_fifo_that_becomes_a_link_is_not_followed() {
+    let directory = directory();
+    let [fifo, kept, precious] =
+        ["fifo", "kept", "precious"].map(|name| directory.path().join(name));
+    fs::write(&precious, "as it was").expect("written");
+    make_fifo(&fifo);
+    let file = OutputFile::prepare(&fifo, None).expect("writable");
+    fs::rename(&fifo, &kept).expect("moved");
+    symlink(&precious, &fifo).expect("a link");
+    let reader = std::thread::spawn(move || fs::read_to_string(kept));
+    file.commit(text).expect("written");
+    let read = reader.join().expect("no panic");
+    assert_eq!(read.ok().as_deref(), Some("a;b 1\n"));
+    assert_eq!(
+        fs::read_to_string(&precious).ok().as_deref(),
+        Some("as it was")
+    );
+}
+
+#[test]
+fn a_link_to_a_device_counts_only_where_others_cannot_make_one() {
+    let directory = directory();
+    let link = directory.path().join("out.svg");
+    symlink("/dev/null", &link).expect("a link");
+    OutputFile::prepare(&link, None).expect("a link of ours");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).expect("ours");
+    let message = OutputFile::prepare(&link, None)
+        .expect_err("anybody could have made it")
+        .to_string();
+    assert!(
+        message.contains("a directory that others can write to"),
+        "{message}"
+    );
+    OutputFile::prepare(Path::new("/dev/stdout"), None).map_or_else(
+        // Where tests run without one that can be opened anew.
+        |error| assert!(!error.to_string().contains("a link"), "{error}"),
+        drop,
+    );
+}
+
+#[test]
+fn a_fifo_of_another_user_is_not_written_to() {
+    let directory = directory();
+    let fifo = directory.path().join("fifo");
+    make_fifo(&fifo);
+    if std::os::unix::fs::chown(&fifo, Some(65534), None).is_err() {
+        // Only root can give it away, and only root has reason to fear it.
+        return;
+    }
+    let message = OutputFile::prepare(&fifo, None)
+        .expect_err("another user's")
+        .to_string();
+    assert!(message.contains("is a FIFO of user 65534"), "{message}");
+    let owner = Owner {
+        uid: 65534,
+        gid: 65534,
+    };
+    OutputFile::prepare(&fifo, Some(owner)).expect("the caller's own");
+}
+
+#[test]
+fn a_name_that_is_a_hard_link_is_taken() {
+    let directory = directory();
+    let [precious, path] = ["precious", "out.svg"].map(|name| directory.path().join(name));
+    fs::write(&precious, "as it was").expect("written");
+    fs::hard_link(&precious, &path).expect("a second name");
+    assert!(matches!(
+        OutputFile::prepare(&path, None),
+        Err(OutputError::Exists { .. })
+    ));
 }
 
 #[test]

@@ -18,7 +18,7 @@ const SUDO_VARIABLES: [&str; 5] = [
 
 /// Who called sudo.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Caller {
+pub struct Caller {
     uid: u32,
     gid: u32,
     /// All groups, `gid` included.
@@ -47,7 +47,7 @@ pub fn sudo_caller() -> Option<(u32, u32)> {
 
 impl Caller {
     /// `None` when not under sudo.
-    pub(super) fn of_sudo() -> Option<Self> {
+    pub fn of_sudo() -> Option<Self> {
         let (uid, gid) = sudo_caller()?;
         let account = account_of(&fs::read_to_string("/etc/passwd").unwrap_or_default(), uid);
         let name = account
@@ -82,13 +82,30 @@ impl Caller {
         }
     }
 
+    /// User and group id.
+    pub const fn ids(&self) -> (u32, u32) {
+        (self.uid, self.gid)
+    }
+
+    /// Has the calling thread, and no other, use files with the rights of that user. It stays root's: its real user id
+    /// is what the kernel compares when that user wants to send it a signal or look into it (`kill_ok_by_cred` in
+    /// kernel/signal.c, `__ptrace_may_access` in kernel/ptrace.c, Linux 6.12), and its memory is ours.
+    pub fn use_files_as_it(&self) -> rustix::io::Result<()> {
+        thread::set_thread_groups(&self.group_ids())?;
+        thread::set_thread_res_gid(None, Gid::from_raw(self.gid), None)?;
+        thread::set_thread_res_uid(None, Uid::from_raw(self.uid), None)
+    }
+
     /// Becomes that user, for good. The process must have one thread: the kernel changes threads, not processes.
     pub(super) fn become_it(&self) -> rustix::io::Result<()> {
-        let groups: Vec<Gid> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-        thread::set_thread_groups(&groups)?;
+        thread::set_thread_groups(&self.group_ids())?;
         thread::set_thread_res_gid(gid, gid, gid)?;
         thread::set_thread_res_uid(uid, uid, uid)
+    }
+
+    fn group_ids(&self) -> Vec<Gid> {
+        self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect()
     }
 }
 

@@ -25,19 +25,16 @@ use std::{
         fd::{AsFd as _, OwnedFd},
         unix::net::UnixStream,
     },
-    process::{ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
 };
 
 use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
     process::{PidfdFlags, Signal, kill_process, pidfd_open},
 };
-use tokio::{
-    io::{AsyncReadExt as _, Interest, unix::AsyncFd},
-    process::{Child, Command},
-};
+use tokio::io::{AsyncReadExt as _, Interest, unix::AsyncFd};
 
-pub use caller::sudo_caller;
+pub use caller::{Caller, sudo_caller};
 pub use error::LaunchError;
 pub use helper::exec_when_ready;
 pub use trampolines::{NoPlace, TrampolineFolder};
@@ -58,6 +55,8 @@ const PERF_SUPPORT: (&str, &str) = ("PYTHONPERFSUPPORT", "1");
 #[derive(Debug)]
 pub struct Launched {
     child: Child,
+    /// Known once it has been waited for: its pid may be another process's then.
+    status: Option<ExitStatus>,
     /// Taken when the command is released.
     control: Option<UnixStream>,
     pid: Pid,
@@ -65,8 +64,11 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// Makes the waiting process. Needs a tokio runtime. `command` is the program and its arguments; `trampolines` are
-    /// for the Pythons that it may run, and must stay for as long as they start.
+    /// Makes the waiting process. `command` is the program and its arguments; `trampolines` are for the Pythons that it
+    /// may run, and must stay for as long as they start.
+    ///
+    /// The process has the rights that the calling thread has now, and keeps them whatever that gives up later. So this
+    /// needs no tokio runtime, whose threads come after the rights have gone.
     pub fn spawn(
         command: &[OsString],
         trampolines: Option<&TrampolineFolder>,
@@ -96,11 +98,11 @@ impl Launched {
             helper.env(PYTHON_PATH, folder.python_path(users.as_deref()));
         }
         let child = helper.spawn()?;
-        let pid = child.id().ok_or(io::ErrorKind::NotFound)?;
         Ok(Self {
+            pid: Pid(child.id()),
             child,
+            status: None,
             control: Some(control),
-            pid: Pid(pid),
             program: program.to_owned(),
         })
     }
@@ -110,7 +112,8 @@ impl Launched {
         self.pid
     }
 
-    /// Lets the command begin, and returns when it has, or with the reason why it could not.
+    /// Lets the command begin, and returns when it has, or with the reason why it could not. Needs a tokio runtime, as
+    /// all that waits does.
     pub async fn release(&mut self) -> Result<(), LaunchError> {
         let Some(control) = self.control.take() else {
             return Ok(());
@@ -124,7 +127,7 @@ impl Launched {
             None => Ok(()),
             Some(failure) => {
                 // The helper is at its end: leave no zombie.
-                let _ = self.child.wait().await;
+                let _ = self.wait().await;
                 Err(failure.into_error(self.program.clone()))
             }
         }
@@ -150,7 +153,11 @@ impl Launched {
 
     /// Waits for its end.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait().await
+        self.ended().await?;
+        // It has exited: this does not block.
+        let status = self.child.wait()?;
+        self.status = Some(status);
+        Ok(status)
     }
 
     /// Sends it a signal; nothing happens once it has been waited for.
@@ -163,8 +170,10 @@ impl Launched {
 
     /// `None` once it has been waited for.
     fn raw_pid(&self) -> Option<rustix::process::Pid> {
-        let pid = self.child.id()?;
-        rustix::process::Pid::from_raw(pid.cast_signed())
+        if self.status.is_some() {
+            return None;
+        }
+        rustix::process::Pid::from_raw(self.pid.0.cast_signed())
     }
 }
 

@@ -1,0 +1,289 @@
+//! A process: can it be recorded, and will its Python functions have names?
+
+use std::{fs, os::unix::fs::MetadataExt as _};
+
+use super::Check;
+use crate::{
+    model::Pid,
+    process::{
+        Mapping, MappingKind, PythonInfo, Target, TargetError, file_name, inspect, open_mapped,
+        perf_map_handle, read_executable_mappings, takes_map_files,
+    },
+    symbols::{
+        MapState, NameDiagnosis, NameFacts, diagnose,
+        perf_map::{PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refusal},
+    },
+};
+
+/// A process that was asked about, and may be looked into.
+#[derive(Debug)]
+pub struct Patient {
+    /// Its pid, as we see it.
+    pub pid: Pid,
+    /// Its pid, as it sees itself.
+    pub ns_pid: u32,
+    /// Whose it is.
+    pub uid: u32,
+    /// Its command line, raw.
+    pub command: String,
+    /// What Python it runs.
+    pub python: PythonInfo,
+    /// Its perf map.
+    pub map: MapFacts,
+    /// Kinds of namespaces in which it is apart from us.
+    pub apart: Vec<Space>,
+    /// Names of its files that are out of our reach.
+    pub out_of_reach: Vec<String>,
+}
+
+/// A perf map as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapFacts {
+    /// Its path, for us.
+    pub path: String,
+    /// How it stands.
+    pub state: MapState,
+    /// Why it was refused, as a clause; empty where it was not.
+    pub refusal: String,
+    /// Entries in it.
+    pub entries: u64,
+    /// The process has it open.
+    pub is_open: bool,
+    /// It has no name any more: the process only writes to it.
+    pub is_deleted: bool,
+}
+
+/// A kind of namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Pids.
+    Pid,
+    /// Mounted file systems.
+    Mount,
+    /// Users.
+    User,
+}
+
+impl Space {
+    const ALL: [(Self, &'static str); 3] = [
+        (Self::Pid, "pid"),
+        (Self::Mount, "mnt"),
+        (Self::User, "user"),
+    ];
+
+    fn is_apart(file: &str, pid: Pid) -> bool {
+        let of = |process: &str| {
+            let namespace = fs::metadata(format!("/proc/{process}/ns/{file}")).ok()?;
+            Some((namespace.dev(), namespace.ino()))
+        };
+        matches!((of("self"), of(&pid.to_string())), (Some(ours), Some(theirs)) if ours != theirs)
+    }
+}
+
+impl Patient {
+    /// Looks at a process.
+    pub fn read(pid: Pid) -> Result<Self, TargetError> {
+        let target = Target::check(pid)?;
+        // A process that ends now has no mappings, and what is missing shows.
+        let mappings = read_executable_mappings(pid)
+            .map(|parsed| parsed.mappings)
+            .unwrap_or_default();
+        let spaces = Space::ALL.iter();
+        Ok(Self {
+            pid,
+            ns_pid: target.ns_pid,
+            uid: target.uid,
+            command: target.command(),
+            python: inspect(&target, &mappings),
+            map: MapFacts::read(&target),
+            apart: spaces
+                .filter(|(_, file)| Space::is_apart(file, pid))
+                .map(|(space, _)| *space)
+                .collect(),
+            out_of_reach: out_of_reach(pid, &mappings),
+        })
+    }
+
+    /// The checks, in order; that of names is [`diagnosis`](Self::diagnosis), in words that are not ours to choose.
+    pub fn checks(&self) -> Vec<Check> {
+        vec![
+            Check::ok("process", format!("{}, of user {}", self.command, self.uid)),
+            self.namespaces(),
+            self.interpreter(),
+            self.trampolines(),
+            self.perf_map(),
+            self.files(),
+        ]
+    }
+
+    /// What a recording would say of the names of its functions if it were made of it now.
+    pub fn diagnosis(&self) -> NameDiagnosis {
+        // The map of an earlier process with this pid names nothing.
+        let is_its_own = self.map.is_open || self.python.trampolines_asked;
+        diagnose(&NameFacts {
+            python: &self.python,
+            map: self.map.state,
+            map_is_open: self.map.is_open,
+            trampoline_frames: 0,
+            named_frames: if is_its_own && self.map.state == MapState::Ok {
+                self.map.entries
+            } else {
+                0
+            },
+            interpreter_samples: 0,
+            samples_without_outer_trampoline: 0,
+        })
+    }
+
+    /// Why it cannot be looked into.
+    pub fn refused(error: &TargetError) -> Check {
+        let text = error.to_string();
+        // What it is, and after the last of these what to do.
+        let (finding, next) = text.rsplit_once(": ").unwrap_or((&text, ""));
+        Check::missing("process", finding, next)
+    }
+
+    fn namespaces(&self) -> Check {
+        const NAME: &str = "namespaces";
+        if self.apart.is_empty() {
+            return Check::ok(NAME, "ours");
+        }
+        let words = self.apart.iter().map(|space| match space {
+            Space::Pid => format!("pids (it is {} there)", self.ns_pid),
+            Space::Mount => "mounts (its files are looked for there)".to_owned(),
+            Space::User => "users".to_owned(),
+        });
+        let words: Vec<String> = words.collect();
+        Check::ok(NAME, format!("its own for {}", words.join(", ")))
+    }
+
+    fn interpreter(&self) -> Check {
+        const NAME: &str = "Python";
+        let Some((major, minor)) = self.python.version else {
+            return Check::limited(
+                NAME,
+                "no CPython in it: native stacks only",
+                "if it starts Python, give Python's pid: pgrep -af python",
+            );
+        };
+        let file = self.python.interpreter_files.first();
+        let file = file.map_or("a file without a name", String::as_str);
+        let kind = if file_name(file.as_ref()).starts_with("libpython") {
+            "shared library"
+        } else {
+            "static"
+        };
+        Check::ok(NAME, format!("CPython {major}.{minor}, {kind}: {file}"))
+    }
+
+    /// The names' check has the next step.
+    fn trampolines(&self) -> Check {
+        const NAME: &str = "trampolines";
+        let on = |how: &str| Check::ok(NAME, format!("on: {how}"));
+        if self.python.version.is_none() {
+            return Check::ok(NAME, "no Python that could have them");
+        }
+        match (self.map.is_open, self.python.trampolines_asked) {
+            (true, true) => on("since its start"),
+            (true, false) => on("switched on while it ran"),
+            (false, true) => Check::ok(
+                NAME,
+                "asked for at its start (-X perf or PYTHONPERFSUPPORT)",
+            ),
+            (false, false) => Check::limited(NAME, "off", "see names"),
+        }
+    }
+
+    fn perf_map(&self) -> Check {
+        const NAME: &str = "perf map";
+        let MapFacts {
+            path,
+            state,
+            refusal,
+            entries,
+            is_open: _,
+            is_deleted,
+        } = &self.map;
+        match state {
+            MapState::Ok if *is_deleted => Check::ok(
+                NAME,
+                format!("{entries} entries, read from the process: {path} is deleted"),
+            ),
+            MapState::Ok => Check::ok(NAME, format!("{entries} entries: {path}")),
+            MapState::Missing => Check::limited(NAME, format!("there is no {path}"), "see names"),
+            MapState::Refused | MapState::Unreadable => Check::limited(
+                NAME,
+                format!("not read: {refusal}: {path}"),
+                "remove it and restart the process, or ask its owner to",
+            ),
+        }
+    }
+
+    fn files(&self) -> Check {
+        const NAME: &str = "files";
+        match self.out_of_reach.as_slice() {
+            [] => Check::ok(NAME, "its program and libraries can be read"),
+            [first, others @ ..] => {
+                let more = if others.is_empty() { "" } else { ", …" };
+                let count = self.out_of_reach.len();
+                Check::limited(
+                    NAME,
+                    format!(
+                        "{count} deleted or out of reach ({first}{more}): stacks break off there"
+                    ),
+                    "CAP_CHECKPOINT_RESTORE reads them, as root has; or restart the process",
+                )
+            }
+        }
+    }
+}
+
+impl MapFacts {
+    fn read(target: &Target) -> Self {
+        let location = PerfMapLocation {
+            directory: target.perf_map_directory(),
+            ns_pid: target.ns_pid,
+            owner_uid: target.uid,
+        };
+        let path = location.path().display().to_string();
+        let mut map = PerfMapFile::new(location, PerfMapLimits::default());
+        map.refresh();
+        let had_name = matches!(map.state(), PerfMapState::Following);
+        let handle = perf_map_handle(target);
+        if let Some(handle) = &handle {
+            map.follow_handle(handle);
+        }
+        let (state, refusal) = match map.state() {
+            PerfMapState::Missing => (MapState::Missing, String::new()),
+            PerfMapState::Following => (MapState::Ok, String::new()),
+            PerfMapState::Refused(why @ Refusal::Io { .. }) => {
+                (MapState::Unreadable, why.to_string())
+            }
+            PerfMapState::Refused(why) => (MapState::Refused, why.to_string()),
+        };
+        Self {
+            path,
+            state,
+            refusal,
+            entries: map.map().len() as u64,
+            is_open: handle.is_some(),
+            is_deleted: state == MapState::Ok && !had_name,
+        }
+    }
+}
+
+fn out_of_reach(pid: Pid, mappings: &[Mapping]) -> Vec<String> {
+    let mut names: Vec<String> = mappings
+        .iter()
+        .filter(|mapping| matches!(mapping.kind, MappingKind::File { .. }))
+        .filter(|mapping| open_mapped(pid, mapping).is_err() && takes_map_files(pid, mapping))
+        .filter_map(|mapping| mapping.path().map(file_name))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+#[path = "target_tests.rs"]
+mod tests;

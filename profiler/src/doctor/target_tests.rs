@@ -1,0 +1,162 @@
+//! Every judgement on a process.
+
+use super::*;
+use crate::doctor::State;
+
+/// A Python with trampolines since its start, and 12 functions so far.
+fn well() -> Patient {
+    Patient {
+        pid: Pid(4242),
+        ns_pid: 4242,
+        uid: 1000,
+        command: "python -X perf app.py".to_owned(),
+        python: PythonInfo {
+            version: Some((3, 12)),
+            interpreter_files: vec!["/usr/lib/libpython3.12.so.1.0".to_owned()],
+            trampolines_asked: true,
+            jitdump: false,
+        },
+        map: MapFacts {
+            path: "/proc/4242/root/tmp/perf-4242.map".to_owned(),
+            state: MapState::Ok,
+            refusal: String::new(),
+            entries: 12,
+            is_open: true,
+            is_deleted: false,
+        },
+        apart: vec![],
+        out_of_reach: vec![],
+    }
+}
+
+#[test]
+fn a_process_in_good_health_lacks_nothing() {
+    for check in well().checks() {
+        assert_eq!(check.state, State::Ok, "{check:?}");
+    }
+    assert_eq!(well().diagnosis(), NameDiagnosis::Named);
+}
+
+#[test]
+fn each_thing_is_judged_by_itself() {
+    use State::{Limited, Ok};
+    type Change = fn(&mut Patient);
+    let table: &[(&str, Change, State, &str)] = &[
+        ("process", |_| (), Ok, "app.py, of user 1000"),
+        ("namespaces", |_| (), Ok, "ours"),
+        (
+            "namespaces",
+            |p| {
+                p.apart = vec![Space::Pid, Space::Mount, Space::User];
+                p.ns_pid = 7;
+            },
+            Ok,
+            "pids (it is 7 there), mounts",
+        ),
+        (
+            "Python",
+            |_| (),
+            Ok,
+            "CPython 3.12, shared library: /usr/lib/libpython3.12",
+        ),
+        (
+            "Python",
+            |p| p.python.interpreter_files = vec!["/usr/bin/python3.12".to_owned()],
+            Ok,
+            "static: /usr/bin/python3.12",
+        ),
+        ("Python", |p| p.python.version = None, Limited, "no CPython"),
+        ("trampolines", |_| (), Ok, "since its start"),
+        (
+            "trampolines",
+            |p| p.python.trampolines_asked = false,
+            Ok,
+            "while it ran",
+        ),
+        ("trampolines", |p| p.map.is_open = false, Ok, "asked for"),
+        ("trampolines", |p| p.python.version = None, Ok, "no Python"),
+        (
+            "trampolines",
+            |p| {
+                p.map.is_open = false;
+                p.python.trampolines_asked = false;
+            },
+            Limited,
+            "off",
+        ),
+        (
+            "perf map",
+            |_| (),
+            Ok,
+            "12 entries: /proc/4242/root/tmp/perf-4242.map",
+        ),
+        ("perf map", |p| p.map.is_deleted = true, Ok, "is deleted"),
+        (
+            "perf map",
+            |p| p.map.state = MapState::Missing,
+            Limited,
+            "there is no",
+        ),
+        (
+            "perf map",
+            |p| {
+                p.map.state = MapState::Refused;
+                p.map.refusal = "it is a FIFO, not a regular file".to_owned();
+            },
+            Limited,
+            "not read: it is a FIFO",
+        ),
+        (
+            "perf map",
+            |p| p.map.state = MapState::Unreadable,
+            Limited,
+            "not read",
+        ),
+        (
+            "files",
+            |p| p.out_of_reach = ["a.so", "b.so"].map(str::to_owned).to_vec(),
+            Limited,
+            "2 deleted or out of reach (a.so, …)",
+        ),
+    ];
+    for (name, change, state, word) in table {
+        let mut patient = well();
+        change(&mut patient);
+        let checks = patient.checks();
+        let check = checks.iter().find(|check| check.name == *name).unwrap();
+        assert_eq!(check.state, *state, "{check:?}");
+        assert!(check.finding.contains(word), "no {word:?} in {check:?}");
+        let has_step = check.next.iter().any(|step| !step.is_empty());
+        assert_eq!(has_step, *state != Ok, "{check:?}");
+    }
+}
+
+#[test]
+fn the_map_of_an_earlier_process_names_nothing() {
+    let mut patient = well();
+    patient.map.is_open = false;
+    patient.python.trampolines_asked = false;
+    assert_eq!(patient.diagnosis(), NameDiagnosis::NotActivated);
+    patient.map.is_open = true;
+    assert_eq!(patient.diagnosis(), NameDiagnosis::Named);
+    patient.map.state = MapState::Refused;
+    patient.python.trampolines_asked = true;
+    assert_eq!(patient.diagnosis(), NameDiagnosis::MapRefused);
+}
+
+#[test]
+fn who_cannot_be_looked_into_is_told_in_two_parts() {
+    let gone = Patient::refused(&TargetError::NoSuchProcess { pid: Pid(7) });
+    assert_eq!(gone.state, State::Missing);
+    assert_eq!(gone.finding, "there is no process 7");
+    assert!(gone.next[0].contains("pgrep"), "{gone:?}");
+    let closed = Patient::refused(&TargetError::NotPermitted {
+        pid: Pid(7),
+        owner: " of user 1000".to_owned(),
+    });
+    assert!(
+        closed.finding.ends_with("process 7 of user 1000"),
+        "{closed:?}"
+    );
+    assert!(closed.next[0].contains("sudo"), "{closed:?}");
+}
