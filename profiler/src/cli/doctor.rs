@@ -91,6 +91,9 @@ fn name_check(patient: &Patient) -> Check {
         // The advice is one sentence.
         if let Some((finding, next)) = check.finding.rsplit_once("; ") {
             (check.next, check.finding) = (vec![next.to_owned()], finding.to_owned());
+        } else {
+            // What is wrong with the map has its own check.
+            check.next = vec!["see perf map".to_owned()];
         }
     }
     check
