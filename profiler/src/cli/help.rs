@@ -38,14 +38,12 @@ Needs Linux 5.8 or later on x86-64, and root or the capabilities that the error 
 
 /// Usage line of the program.
 pub(crate) const USAGE: &str = "\
-pyprof-bpf [OPTIONS] --pid <PID>...
-       pyprof-bpf [OPTIONS] --all-python | --cgroup <PATH> | --container <ID>
+pyprof-bpf [OPTIONS] <--pid PID... | --all-python | --cgroup PATH | --container ID>
        pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...";
 
 /// Usage line of `record`.
 pub(crate) const RECORD_USAGE: &str = "\
-pyprof-bpf record [OPTIONS] --pid <PID>...
-       pyprof-bpf record [OPTIONS] --all-python | --cgroup <PATH> | --container <ID>
+pyprof-bpf record [OPTIONS] <--pid PID... | --all-python | --cgroup PATH | --container ID>
        pyprof-bpf record [OPTIONS] -- <COMMAND> [ARGS]...";
 
 /// End of `-h`.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use profiler_common::unwind_row::{UnwindRule, cfa};
 
-use super::elf::{ElfView, Plt, Section};
+use super::elf::{ElfView, Plt, PltKind, Section};
 use super::entries::{Function, SectionKind, SharedEntries, functions};
 use super::plt::Stubs;
 use super::rule::{Reader, Storage, Translator, UNSUPPORTED};
@@ -72,7 +72,16 @@ pub(super) fn rules(
             return Ok(());
         }
     }
-    Err(UnwindError::NoUnwindInformation)
+    // A C library that describes nothing still is where stacks end.
+    let mut roots: Vec<Plt> = elf.plt.clone();
+    roots.retain(|plt| plt.kind == PltKind::Root);
+    let mut until = 0;
+    Stubs::new(&roots, &code).fill(&mut until, u64::MAX, &mut put);
+    if until == 0 {
+        return Err(UnwindError::NoUnwindInformation);
+    }
+    put(until, NONE);
+    Ok(())
 }
 
 /// One section and what is needed to read it.

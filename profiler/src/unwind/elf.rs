@@ -9,9 +9,11 @@ use object::ReadRef;
 use object::elf::{
     EM_X86_64, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64, SHF_COMPRESSED,
 };
-use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
+use object::read::StringTable;
+use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _, SectionTable};
 
 use super::UnwindError;
+use super::roots::roots;
 use crate::model::{Avma, FileOffset, Svma};
 
 /// Most `PT_LOAD` segments that are looked at; linkers make four or five.
@@ -89,17 +91,28 @@ pub(super) struct ElfView<'a> {
     pub(super) eh_frame: Option<Section<'a>>,
     /// `.debug_frame`, not compressed.
     pub(super) debug_frame: Option<Section<'a>>,
-    /// Sections of jump stubs by name, for linkers that write no call frame information for them.
+    /// Code that call frame information often leaves out.
     pub(super) plt: Vec<Plt>,
 }
 
-/// A section of jump stubs.
+/// Code whose rules are known without call frame information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plt {
-    /// Where its stubs lie.
+    /// Where it lies.
     pub(super) range: Range<u64>,
-    /// It is `.plt`, whose stubs push a number before they jump; the others only jump.
-    pub(super) is_lazy: bool,
+    /// What it is.
+    pub(super) kind: PltKind,
+}
+
+/// What is known of code that is not described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PltKind {
+    /// `.plt`: jump stubs that push a number before they jump.
+    Lazy,
+    /// `.plt.sec` and `.plt.got`: they only jump.
+    Plain,
+    /// Stacks end here: see [`roots`](super::roots).
+    Root,
 }
 
 impl<'a> ElfView<'a> {
@@ -187,6 +200,13 @@ impl<'a> ElfView<'a> {
         else {
             return;
         };
+        let table = SectionTable::new(sections, StringTable::default());
+        let roots = roots(&table, &self.segments, data);
+        // Return addresses are looked up one byte earlier.
+        self.plt.extend(roots.into_iter().map(|at| Plt {
+            range: at.saturating_sub(1)..at,
+            kind: PltKind::Root,
+        }));
         for section in sections {
             // Comparing a prefix costs the same whatever the file says.
             let Some(name) = names.get(section.sh_name(Endian) as usize..) else {
@@ -199,9 +219,9 @@ impl<'a> ElfView<'a> {
                 let bytes = section.data(Endian, data).ok();
                 bytes.filter(|bytes| !bytes.is_empty())
             };
-            let stubs = |is_lazy| Plt {
+            let stubs = |kind| Plt {
                 range: svma..svma.saturating_add(section.sh_size(Endian)),
-                is_lazy,
+                kind,
             };
             if name.starts_with(b".eh_frame\0") && is_readable {
                 self.eh_frame = self
@@ -212,9 +232,9 @@ impl<'a> ElfView<'a> {
                     .debug_frame
                     .or_else(|| bytes().map(|data| Section { data, svma }));
             } else if name.starts_with(b".plt\0") {
-                self.plt.push(stubs(true));
+                self.plt.push(stubs(PltKind::Lazy));
             } else if name.starts_with(b".plt.sec\0") || name.starts_with(b".plt.got\0") {
-                self.plt.push(stubs(false));
+                self.plt.push(stubs(PltKind::Plain));
             }
         }
     }

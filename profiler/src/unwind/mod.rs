@@ -24,6 +24,7 @@ mod expression;
 mod finish;
 mod merge;
 mod plt;
+mod roots;
 mod rule;
 mod stats;
 mod table;

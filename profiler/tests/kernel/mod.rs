@@ -2,10 +2,12 @@
 
 mod advice;
 mod compiled;
+mod containers;
 mod hotplug;
 mod launch;
 mod launch_old;
 mod names;
+mod namespaces;
 mod perf_map;
 mod program;
 mod python;
@@ -71,7 +73,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     let (pythons, old_pythons) = (python::all(), python::old());
     let mut trials = if pythons.is_empty() {
         skipped(
-            with_own.iter().chain(hotplug::TESTS),
+            with_own
+                .iter()
+                .chain(namespaces::TESTS)
+                .chain(containers::TESTS)
+                .chain(hotplug::TESTS),
             "there is no CPython 3.12 or newer on PATH or under pyenv",
         )
     } else {
@@ -87,6 +93,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         for_each(&old_pythons, &with_ours)
     });
     if let Some(newest) = pythons.last() {
+        // Where a process lives has nothing to do with its version.
+        let tests = [namespaces::TESTS, containers::TESTS].concat();
+        trials.extend(for_each(std::slice::from_ref(newest), &tests));
         trials.extend(hotplug::TESTS.iter().map(|test| trial(*test, newest)));
     }
     trials

@@ -1,0 +1,166 @@
+//! Where stacks end in a C library that describes none of its functions, as musl does not.
+//!
+//! `main` is called by `exit(main(…))`, and a thread's function by `pthread_exit(function(…))`: what returns into the
+//! argument of either has no caller of interest. Elsewhere call frame information says where a stack ends.
+
+use object::LittleEndian as Endian;
+use object::ReadRef;
+use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, SectionHeader64};
+use object::read::elf::SectionTable;
+use object::read::elf::{SectionHeader as _, Sym as _};
+
+use super::elf::Segment;
+
+/// Larger tables of symbols are not looked through, nor is larger code: static programs have less, and libraries that
+/// are larger are no C library.
+const SYMBOLS_BYTES_MAX: u64 = 8 << 20;
+const CODE_BYTES_MAX: u64 = 64 << 20;
+/// Places that are kept; a C library has one for `main`, and two for threads.
+const ROOTS_MAX: usize = 64;
+
+/// What takes the result of a stack's first function, and never returns.
+const LAST_CALLS: [&[u8]; 2] = [b"exit", b"pthread_exit"];
+
+/// Where each call returns to whose value goes straight into one of [`LAST_CALLS`], in ascending order.
+pub(super) fn roots<'a, R: ReadRef<'a>>(
+    sections: &SectionTable<'a, FileHeader64<Endian>, R>,
+    segments: &[Segment],
+    data: R,
+) -> Vec<u64> {
+    let mut last_calls = Vec::new();
+    for section in sections.iter() {
+        if matches!(section.sh_type(Endian), SHT_DYNSYM | SHT_SYMTAB) {
+            last_calls.extend(addresses(sections, section, data));
+        }
+    }
+    let mut roots = Vec::new();
+    if last_calls.is_empty() {
+        return roots;
+    }
+    for segment in segments.iter().filter(|s| s.executable) {
+        let bytes = segment.file_bytes.min(segment.memory_bytes);
+        if bytes > CODE_BYTES_MAX {
+            continue;
+        }
+        if let Ok(code) = data.read_bytes_at(segment.file_offset.0, bytes) {
+            find(code, segment.svma.0, &last_calls, &mut roots);
+        }
+    }
+    roots.sort_unstable();
+    roots
+}
+
+/// Where a table of symbols has [`LAST_CALLS`].
+fn addresses<'a, R: ReadRef<'a>>(
+    sections: &SectionTable<'a, FileHeader64<Endian>, R>,
+    table: &SectionHeader64<Endian>,
+    data: R,
+) -> Vec<u64> {
+    let named = |index: u32| sections.section(object::SectionIndex(index as usize)).ok();
+    let Some(strings) = named(table.sh_link(Endian)) else {
+        return Vec::new();
+    };
+    if table.sh_size(Endian) > SYMBOLS_BYTES_MAX || strings.sh_size(Endian) > SYMBOLS_BYTES_MAX {
+        return Vec::new();
+    }
+    let symbols = table.data_as_array::<object::elf::Sym64<Endian>, R>(Endian, data);
+    let (Ok(symbols), Ok(names)) = (symbols, strings.data(Endian, data)) else {
+        return Vec::new();
+    };
+    let is_last_call = |symbol: &&object::elf::Sym64<Endian>| {
+        let name = names
+            .get(symbol.st_name(Endian) as usize..)
+            .unwrap_or_default();
+        LAST_CALLS.iter().any(|wanted| {
+            name.strip_prefix(*wanted)
+                .is_some_and(|rest| rest.first() == Some(&0))
+        })
+    };
+    symbols
+        .iter()
+        .filter(|symbol| symbol.st_shndx(Endian) != SHN_UNDEF)
+        .filter(is_last_call)
+        .map(|symbol| symbol.st_value(Endian))
+        .collect()
+}
+
+/// Looks for `call *function; mov %eax,%edi; call exit`, and the like with 64 bits.
+fn find(code: &[u8], svma: u64, last_calls: &[u64], roots: &mut Vec<u64>) {
+    const CALL: u8 = 0xe8;
+    const CALL_BYTES: usize = 5;
+    for (at, call) in code.windows(CALL_BYTES).enumerate() {
+        let [CALL, distance @ ..] = call else {
+            continue;
+        };
+        let distance = i32::from_le_bytes([distance[0], distance[1], distance[2], distance[3]]);
+        let next = svma.wrapping_add((at + CALL_BYTES) as u64);
+        if !last_calls.contains(&next.wrapping_add_signed(i64::from(distance))) {
+            continue;
+        }
+        // `mov %eax,%edi`, `mov %rax,%rdi` or `movslq %eax,%rdi`.
+        let argument = match &code[..at] {
+            [.., 0x48, 0x89, 0xc7] | [.., 0x48, 0x63, 0xf8] => 3,
+            [.., 0x89, 0xc7] => 2,
+            _ => continue,
+        };
+        let returns_to = at - argument;
+        // A call through a register, or memory behind one: `ff /2`, with one byte of distance or none.
+        let is_call = |modrm: u8| modrm & 0x38 == 0x10;
+        let is_root = match &code[..returns_to] {
+            [.., 0xff, modrm] if is_call(*modrm) => true,
+            [.., 0xff, modrm, _] => is_call(*modrm) && modrm >> 6 == 1,
+            _ => false,
+        };
+        if is_root && roots.len() < ROOTS_MAX {
+            roots.push(svma.wrapping_add(returns_to as u64));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Code at 0x1000 that calls `function`, and then goes on like this; `exit` is at 0x2000.
+    fn found(function: &[u8], rest: &[u8]) -> Vec<u64> {
+        let mut code = [&[0x90; 4], function, rest].concat();
+        let next = 0x1000 + code.len() as i32 + 5;
+        code.push(0xe8);
+        code.extend((0x2000 - next).to_le_bytes());
+        code.extend([0x90; 8]);
+        let mut roots = Vec::new();
+        find(&code, 0x1000, &[0x2000], &mut roots);
+        roots
+    }
+
+    #[test]
+    fn what_returns_into_the_last_call_is_a_root() {
+        let mov = [0x89, 0xc7];
+        // call *%rbx; call *(%rax); call *%r12; call *8(%rbx).
+        assert_eq!(found(&[0xff, 0xd3], &mov), [0x1006]);
+        assert_eq!(found(&[0xff, 0x10], &mov), [0x1006]);
+        assert_eq!(found(&[0x41, 0xff, 0xd4], &mov), [0x1007]);
+        assert_eq!(found(&[0xff, 0x53, 8], &mov), [0x1007]);
+        assert_eq!(found(&[0xff, 0xd3], &[0x48, 0x89, 0xc7]), [0x1006]);
+        assert_eq!(found(&[0xff, 0xd3], &[0x48, 0x63, 0xf8]), [0x1006]);
+    }
+
+    #[test]
+    fn other_calls_are_none() {
+        // A direct call, a jump, another argument.
+        assert_eq!(found(&[0xe8, 0, 0, 0, 0], &[0x89, 0xc7]), []);
+        assert_eq!(found(&[0xff, 0xe3], &[0x89, 0xc7]), []);
+        assert_eq!(found(&[0xff, 0xd3], &[0x89, 0xef]), []);
+        let mut roots = Vec::new();
+        find(
+            &[0xff, 0xd3, 0x89, 0xc7, 0xe8, 0, 0, 0, 0],
+            0x1000,
+            &[0x2000],
+            &mut roots,
+        );
+        assert_eq!(roots, [], "it calls something else");
+        find(&[0xe8, 0, 0], 0, &[], &mut roots);
+        find(&[], 0, &[], &mut roots);
+        assert_eq!(roots, []);
+    }
+}
