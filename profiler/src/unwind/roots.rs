@@ -11,8 +11,8 @@ use object::read::elf::{SectionHeader as _, Sym as _};
 
 use super::elf::Segment;
 
-/// Larger tables of symbols are not looked through, nor is larger code: static programs have less, and libraries that
-/// are larger are no C library.
+/// Larger tables of symbols are not looked through, nor is more code than this: static programs have less, and libraries
+/// that are larger are no C library.
 const SYMBOLS_BYTES_MAX: u64 = 8 << 20;
 const CODE_BYTES_MAX: u64 = 64 << 20;
 /// Places that are kept; a C library has one for `main`, and two for threads.
@@ -28,20 +28,23 @@ pub(super) fn roots<'a, R: ReadRef<'a>>(
     data: R,
 ) -> Vec<u64> {
     let mut last_calls = Vec::new();
-    for section in sections.iter() {
-        if matches!(section.sh_type(Endian), SHT_DYNSYM | SHT_SYMTAB) {
-            last_calls.extend(addresses(sections, section, data));
+    for kind in [SHT_DYNSYM, SHT_SYMTAB] {
+        // A file has one of each at most; a hostile one may have any number.
+        if let Some(table) = sections.iter().find(|it| it.sh_type(Endian) == kind) {
+            last_calls.extend(addresses(sections, table, data));
         }
     }
     let mut roots = Vec::new();
     if last_calls.is_empty() {
         return roots;
     }
+    let mut left = CODE_BYTES_MAX;
     for segment in segments.iter().filter(|s| s.executable) {
         let bytes = segment.file_bytes.min(segment.memory_bytes);
-        if bytes > CODE_BYTES_MAX {
-            continue;
-        }
+        let Some(rest) = left.checked_sub(bytes) else {
+            break;
+        };
+        left = rest;
         if let Ok(code) = data.read_bytes_at(segment.file_offset.0, bytes) {
             find(code, segment.svma.0, &last_calls, &mut roots);
         }
@@ -81,6 +84,7 @@ fn addresses<'a, R: ReadRef<'a>>(
         .filter(|symbol| symbol.st_shndx(Endian) != SHN_UNDEF)
         .filter(is_last_call)
         .map(|symbol| symbol.st_value(Endian))
+        .take(LAST_CALLS.len())
         .collect()
 }
 
