@@ -105,7 +105,9 @@ impl Process {
 
     fn own_name_of(&mut self, at: Avma) -> Option<Frame> {
         let rival = self.contest.rival();
-        let frame = self.contest.name(&self.map, at, self.map_is_open);
+        // What the process ran, it has mapped; and what it has named itself, it has written there.
+        let is_its_own = self.map_is_open && self.mappings.find(at).is_some();
+        let frame = self.contest.name(&self.map, at, is_its_own);
         if self.contest.rival() != rival {
             // Names that were believed before may be the other's.
             self.forget_addresses();

@@ -201,7 +201,7 @@ impl<'a> ElfView<'a> {
             return;
         };
         let table = SectionTable::new(sections, StringTable::default());
-        let roots = roots(&table, &self.segments, data);
+        let roots = roots(header.e_entry(Endian), &table, &self.segments, data);
         // Return addresses are looked up one byte earlier.
         self.plt.extend(roots.into_iter().map(|at| Plt {
             range: at.saturating_sub(1)..at,

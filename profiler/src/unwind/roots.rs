@@ -2,6 +2,9 @@
 //!
 //! `main` is called by `exit(main(…))`, and a thread's function by `pthread_exit(function(…))`: what returns into the
 //! argument of either has no caller of interest. Elsewhere call frame information says where a stack ends.
+//!
+//! A static program may have no symbols to tell these two by. Then it is known by how it starts: in all of musl, nothing
+//! else is called like that.
 
 use object::LittleEndian as Endian;
 use object::ReadRef;
@@ -23,6 +26,7 @@ const LAST_CALLS: [&[u8]; 2] = [b"exit", b"pthread_exit"];
 
 /// Where each call returns to whose value goes straight into one of [`LAST_CALLS`], in ascending order.
 pub(super) fn roots<'a, R: ReadRef<'a>>(
+    entry: u64,
     sections: &SectionTable<'a, FileHeader64<Endian>, R>,
     segments: &[Segment],
     data: R,
@@ -35,9 +39,11 @@ pub(super) fn roots<'a, R: ReadRef<'a>>(
         }
     }
     let mut roots = Vec::new();
-    if last_calls.is_empty() {
-        return roots;
-    }
+    let last_calls = match last_calls.as_slice() {
+        [] if starts_as_musl(entry, segments, data) => None,
+        [] => return roots,
+        known => Some(known),
+    };
     let mut left = CODE_BYTES_MAX;
     for segment in segments.iter().filter(|s| s.executable) {
         let bytes = segment.file_bytes.min(segment.memory_bytes);
@@ -46,11 +52,32 @@ pub(super) fn roots<'a, R: ReadRef<'a>>(
         };
         left = rest;
         if let Ok(code) = data.read_bytes_at(segment.file_offset.0, bytes) {
-            find(code, segment.svma.0, &last_calls, &mut roots);
+            find(code, segment.svma.0, last_calls, &mut roots);
         }
     }
     roots.sort_unstable();
     roots
+}
+
+/// The program begins with musl's own `_start` (arch/x86_64/crt_arch.h): `xor %rbp,%rbp; mov %rsp,%rdi;
+/// lea _DYNAMIC(%rip),%rsi; and $-16,%rsp; call _start_c`.
+fn starts_as_musl<'a, R: ReadRef<'a>>(entry: u64, segments: &[Segment], data: R) -> bool {
+    const FIRST: [u8; 9] = [0x48, 0x31, 0xed, 0x48, 0x89, 0xe7, 0x48, 0x8d, 0x35];
+    const THEN: [u8; 5] = [0x48, 0x83, 0xe4, 0xf0, 0xe8];
+    const DISTANCE_BYTES: usize = 4;
+    const BYTES: usize = FIRST.len() + DISTANCE_BYTES + THEN.len();
+    let inside = |s: &&Segment| entry >= s.svma.0 && entry - s.svma.0 < s.file_bytes;
+    let Some(segment) = segments.iter().filter(|s| s.executable).find(inside) else {
+        return false;
+    };
+    segment
+        .file_offset
+        .0
+        .checked_add(entry - segment.svma.0)
+        .and_then(|offset| data.read_bytes_at(offset, BYTES as u64).ok())
+        .is_some_and(|start| {
+            start.starts_with(&FIRST) && start[FIRST.len() + DISTANCE_BYTES..] == THEN
+        })
 }
 
 /// Where a table of symbols has [`LAST_CALLS`].
@@ -88,8 +115,8 @@ fn addresses<'a, R: ReadRef<'a>>(
         .collect()
 }
 
-/// Looks for `call *function; mov %eax,%edi; call exit`, and the like with 64 bits.
-fn find(code: &[u8], svma: u64, last_calls: &[u64], roots: &mut Vec<u64>) {
+/// Looks for `call *function; mov %eax,%edi; call exit`, and the like with 64 bits. `None`: whatever is called in the end.
+fn find(code: &[u8], svma: u64, last_calls: Option<&[u64]>, roots: &mut Vec<u64>) {
     const CALL: u8 = 0xe8;
     const CALL_BYTES: usize = 5;
     for (at, call) in code.windows(CALL_BYTES).enumerate() {
@@ -98,7 +125,8 @@ fn find(code: &[u8], svma: u64, last_calls: &[u64], roots: &mut Vec<u64>) {
         };
         let distance = i32::from_le_bytes([distance[0], distance[1], distance[2], distance[3]]);
         let next = svma.wrapping_add((at + CALL_BYTES) as u64);
-        if !last_calls.contains(&next.wrapping_add_signed(i64::from(distance))) {
+        let called = next.wrapping_add_signed(i64::from(distance));
+        if last_calls.is_some_and(|known| !known.contains(&called)) {
             continue;
         }
         // `mov %eax,%edi`, `mov %rax,%rdi` or `movslq %eax,%rdi`.
@@ -133,7 +161,10 @@ mod tests {
         code.extend((0x2000 - next).to_le_bytes());
         code.extend([0x90; 8]);
         let mut roots = Vec::new();
-        find(&code, 0x1000, &[0x2000], &mut roots);
+        find(&code, 0x1000, Some(&[0x2000]), &mut roots);
+        let mut any = Vec::new();
+        find(&code, 0x1000, None, &mut any);
+        assert_eq!(any, roots);
         roots
     }
 
@@ -159,12 +190,12 @@ mod tests {
         find(
             &[0xff, 0xd3, 0x89, 0xc7, 0xe8, 0, 0, 0, 0],
             0x1000,
-            &[0x2000],
+            Some(&[0x2000]),
             &mut roots,
         );
         assert_eq!(roots, [], "it calls something else");
-        find(&[0xe8, 0, 0], 0, &[], &mut roots);
-        find(&[], 0, &[], &mut roots);
+        find(&[0xe8, 0, 0], 0, None, &mut roots);
+        find(&[], 0, None, &mut roots);
         assert_eq!(roots, []);
     }
 }
