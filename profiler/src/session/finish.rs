@@ -96,7 +96,8 @@ impl Session {
         if has_hidden_kernel_names(&profile) {
             remarks.push(Remark::KernelNamesHidden);
         }
-        let children: Vec<Pid> = self.children.pythons().collect();
+        let mut children: Vec<Pid> = self.children.pythons().collect();
+        children.retain(|pid| !self.targets.contains(*pid));
         if !children.is_empty() {
             remarks.push(Remark::ChildrenNotRecorded(children));
         }

@@ -24,7 +24,7 @@ pub(super) const TESTS: &[Test] = &[
     ("two_containers_that_write_one_map", one_map),
 ];
 
-const ENOUGH: u64 = 100;
+const ENOUGH: u64 = 25;
 
 /// Runs the program to its end; what it says and what it writes to standard output.
 fn recorded(command: &mut Command, options: &[&str]) -> Recording {
@@ -87,6 +87,31 @@ fn several(python: &Python) -> Verdict {
         report.contains("most samples: ") && report.contains(&second),
         "{report}"
     );
+
+    // A child that is recorded itself is not missed.
+    let script_of_child = script("titled");
+    let shell = Running::start(
+        Command::new("sh")
+            .args(["-c", "setpriv --pdeathsig KILL \"$@\" & wait", "sh"])
+            .arg(&python.path)
+            .args(["-X", "perf"])
+            .arg(script_of_child)
+            .args(["", "child"]),
+    );
+    let child = innermost(shell.pid());
+    for (pids, missed) in [
+        (format!("{},{child}", shell.pid()), false),
+        (format!("{},{}", shell.pid(), master.pid()), true),
+    ] {
+        let recording = recorded(&mut pyprof(), &["--pid", &pids, "-d", "1"]);
+        let report = &recording.report;
+        assert_eq!(report.contains("not recorded"), missed, "{report}");
+        assert_eq!(report.contains("-s records them too"), missed, "{report}");
+        assert!(
+            !report.contains("not a CPython"),
+            "the shell is no news: {report}"
+        );
+    }
 
     // Threads below their processes; or all as one.
     let recording = recorded(&mut pyprof(), &["--pid", &pids, "-d", "1", "--threads"]);

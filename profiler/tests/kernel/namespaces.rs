@@ -37,7 +37,7 @@ pub(super) const TESTS: &[Test] = &[
 ];
 
 const OPTIONS: [&str; 4] = ["-F", "999", "-d", "2"];
-const ENOUGH: u64 = 100;
+const ENOUGH: u64 = 25;
 
 /// The kernel makes namespaces of these kinds for us.
 pub(super) fn unshare(flags: &[&str]) -> Result<Command, Skip> {
