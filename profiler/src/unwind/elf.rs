@@ -13,7 +13,7 @@ use object::read::StringTable;
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _, SectionTable};
 
 use super::UnwindError;
-use super::roots::roots;
+use super::c_library::CLibrary;
 use crate::model::{Avma, FileOffset, Svma};
 
 /// Most `PT_LOAD` segments that are looked at; linkers make four or five.
@@ -91,28 +91,19 @@ pub(super) struct ElfView<'a> {
     pub(super) eh_frame: Option<Section<'a>>,
     /// `.debug_frame`, not compressed.
     pub(super) debug_frame: Option<Section<'a>>,
-    /// Code that call frame information often leaves out.
+    /// Sections of jump stubs by name, for linkers that write no call frame information for them.
     pub(super) plt: Vec<Plt>,
+    /// The file is a C library, or has one in it.
+    pub(super) c_library: Option<CLibrary<'a>>,
 }
 
-/// Code whose rules are known without call frame information.
+/// A section of jump stubs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plt {
-    /// Where it lies.
+    /// Where its stubs lie.
     pub(super) range: Range<u64>,
-    /// What it is.
-    pub(super) kind: PltKind,
-}
-
-/// What is known of code that is not described.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PltKind {
-    /// `.plt`: jump stubs that push a number before they jump.
-    Lazy,
-    /// `.plt.sec` and `.plt.got`: they only jump.
-    Plain,
-    /// Stacks end here: see [`roots`](super::roots).
-    Root,
+    /// It is `.plt`, whose stubs push a number before they jump; the others only jump.
+    pub(super) is_lazy: bool,
 }
 
 impl<'a> ElfView<'a> {
@@ -163,6 +154,7 @@ impl<'a> ElfView<'a> {
             eh_frame: None,
             debug_frame: None,
             plt: Vec::new(),
+            c_library: None,
         };
         view.find_sections(header, data);
         if view.eh_frame.is_none() {
@@ -201,12 +193,7 @@ impl<'a> ElfView<'a> {
             return;
         };
         let table = SectionTable::new(sections, StringTable::default());
-        let roots = roots(header.e_entry(Endian), &table, &self.segments, data);
-        // Return addresses are looked up one byte earlier.
-        self.plt.extend(roots.into_iter().map(|at| Plt {
-            range: at.saturating_sub(1)..at,
-            kind: PltKind::Root,
-        }));
+        self.c_library = CLibrary::find(header.e_entry(Endian), &table, &self.segments, data);
         for section in sections {
             // Comparing a prefix costs the same whatever the file says.
             let Some(name) = names.get(section.sh_name(Endian) as usize..) else {
@@ -219,9 +206,9 @@ impl<'a> ElfView<'a> {
                 let bytes = section.data(Endian, data).ok();
                 bytes.filter(|bytes| !bytes.is_empty())
             };
-            let stubs = |kind| Plt {
+            let stubs = |is_lazy| Plt {
                 range: svma..svma.saturating_add(section.sh_size(Endian)),
-                kind,
+                is_lazy,
             };
             if name.starts_with(b".eh_frame\0") && is_readable {
                 self.eh_frame = self
@@ -232,9 +219,9 @@ impl<'a> ElfView<'a> {
                     .debug_frame
                     .or_else(|| bytes().map(|data| Section { data, svma }));
             } else if name.starts_with(b".plt\0") {
-                self.plt.push(stubs(PltKind::Lazy));
+                self.plt.push(stubs(true));
             } else if name.starts_with(b".plt.sec\0") || name.starts_with(b".plt.got\0") {
-                self.plt.push(stubs(PltKind::Plain));
+                self.plt.push(stubs(false));
             }
         }
     }

@@ -1,12 +1,10 @@
-//! Rules for code that no call frame information describes: jump stubs, for which GNU ld writes some and lld does not,
-//! and the roots of stacks in musl.
+//! Rules for jump stubs that no call frame information describes. GNU ld writes some for its stubs, lld does not.
 
 use std::ops::Range;
 
 use profiler_common::unwind_row::{UnwindRule, bp, cfa};
 
-use super::elf::{Plt, PltKind};
-use super::rule::only;
+use super::elf::Plt;
 
 /// Bytes of one stub, and of the code in front of the lazy ones that calls the linker.
 const STUB_BYTES: u64 = 16;
@@ -48,14 +46,12 @@ impl<'a> Stubs<'a> {
             if *described_until != 0 && *described_until < start {
                 put(*described_until, UnwindRule::default());
             }
-            match plt.kind {
-                PltKind::Root => put(start, only(cfa::END)),
-                PltKind::Lazy if end - start > STUB_BYTES => {
-                    put(start, from_rsp(cfa::RSP, 16));
-                    put(start + FIRST_PUSH_BYTES, from_rsp(cfa::RSP, 24));
-                    put(start + STUB_BYTES, from_rsp(cfa::PLT, PUSHED_FROM));
-                }
-                PltKind::Lazy | PltKind::Plain => put(start, from_rsp(cfa::RSP, 8)),
+            if plt.is_lazy && end - start > STUB_BYTES {
+                put(start, from_rsp(cfa::RSP, 16));
+                put(start + FIRST_PUSH_BYTES, from_rsp(cfa::RSP, 24));
+                put(start + STUB_BYTES, from_rsp(cfa::PLT, PUSHED_FROM));
+            } else {
+                put(start, from_rsp(cfa::RSP, 8));
             }
             *described_until = end;
         }
@@ -94,7 +90,7 @@ mod tests {
     fn lazy_stubs_are_a_word_deeper_behind_their_push() {
         let plt = [Plt {
             range: 0x2000..0x2040,
-            kind: PltKind::Lazy,
+            is_lazy: true,
         }];
         let expected = [
             (0x1100, cfa::NONE, 0),
@@ -106,32 +102,19 @@ mod tests {
     }
 
     #[test]
-    fn a_root_ends_the_stack_in_one_byte() {
-        let plt = [Plt {
-            range: 0x2004..0x2005,
-            kind: PltKind::Root,
-        }];
-        assert_eq!(fill(&plt, 0, 0x3000), [(0x2004, cfa::END, 0)]);
-        assert_eq!(
-            fill(&plt, 0x2000, 0x3000),
-            [(0x2000, cfa::NONE, 0), (0x2004, cfa::END, 0)]
-        );
-    }
-
-    #[test]
     fn stubs_that_are_described_or_not_code_are_left_alone() {
         let plt = [
             Plt {
                 range: 0x2000..0x2040,
-                kind: PltKind::Plain,
+                is_lazy: false,
             },
             Plt {
                 range: 0x2fff..0x3010,
-                kind: PltKind::Plain,
+                is_lazy: false,
             },
             Plt {
                 range: 0xa000..0xa040,
-                kind: PltKind::Plain,
+                is_lazy: false,
             },
         ];
         assert_eq!(fill(&plt, 0x2001, 0x3000), []);

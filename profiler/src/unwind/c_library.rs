@@ -1,18 +1,21 @@
-//! Where stacks end in a C library that describes none of its functions, as musl does not.
+//! A C library that describes none of its functions, as musl does not: where stacks end in it, and what its functions
+//! are, so that [`read_code`](super::read_code) can find out the rest.
 //!
 //! `main` is called by `exit(main(…))`, and a thread's function by `pthread_exit(function(…))`: what returns into the
-//! argument of either has no caller of interest. Elsewhere call frame information says where a stack ends.
+//! argument of either has no caller of interest.
 //!
 //! A static program may have no symbols to tell these two by. Then it is known by how it starts: in all of musl, nothing
 //! else is called like that.
 
 use object::LittleEndian as Endian;
 use object::ReadRef;
-use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, SectionHeader64};
+use object::elf::{
+    FileHeader64, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, SectionHeader64, Sym64,
+};
 use object::read::elf::SectionTable;
 use object::read::elf::{SectionHeader as _, Sym as _};
 
-use super::elf::Segment;
+use super::elf::{Section, Segment};
 
 /// Larger tables of symbols are not looked through, nor is more code than this: static programs have less, and libraries
 /// that are larger are no C library.
@@ -24,39 +27,61 @@ const ROOTS_MAX: usize = 64;
 /// What takes the result of a stack's first function, and never returns.
 const LAST_CALLS: [&[u8]; 2] = [b"exit", b"pthread_exit"];
 
-/// Where each call returns to whose value goes straight into one of [`LAST_CALLS`], in ascending order.
-pub(super) fn roots<'a, R: ReadRef<'a>>(
-    entry: u64,
-    sections: &SectionTable<'a, FileHeader64<Endian>, R>,
-    segments: &[Segment],
-    data: R,
-) -> Vec<u64> {
-    let mut last_calls = Vec::new();
-    for kind in [SHT_DYNSYM, SHT_SYMTAB] {
-        // A file has one of each at most; a hostile one may have any number.
-        if let Some(table) = sections.iter().find(|it| it.sh_type(Endian) == kind) {
-            last_calls.extend(addresses(sections, table, data));
+/// What is known of a C library before its call frame information is looked at.
+#[derive(Debug)]
+pub(super) struct CLibrary<'a> {
+    /// Where each call returns to whose value goes straight into one of [`LAST_CALLS`], in ascending order.
+    pub(super) roots: Vec<u64>,
+    /// Functions that never return, as far as symbols say it.
+    pub(super) never_return: Vec<u64>,
+    /// Where functions begin, as far as symbols say it.
+    pub(super) functions: Vec<u64>,
+    /// Its code.
+    pub(super) code: Vec<Section<'a>>,
+}
+
+impl<'a> CLibrary<'a> {
+    /// `None`: stacks do not end in this file in that way.
+    pub(super) fn find<R: ReadRef<'a>>(
+        entry: u64,
+        sections: &SectionTable<'a, FileHeader64<Endian>, R>,
+        segments: &[Segment],
+        data: R,
+    ) -> Option<Self> {
+        let mut symbols = Symbols::default();
+        for kind in [SHT_DYNSYM, SHT_SYMTAB] {
+            // A file has one of each at most; a hostile one may have any number.
+            if let Some(table) = sections.iter().find(|it| it.sh_type(Endian) == kind) {
+                symbols.read(sections, table, data);
+            }
         }
-    }
-    let mut roots = Vec::new();
-    let last_calls = match last_calls.as_slice() {
-        [] if starts_as_musl(entry, segments, data) => None,
-        [] => return roots,
-        known => Some(known),
-    };
-    let mut left = CODE_BYTES_MAX;
-    for segment in segments.iter().filter(|s| s.executable) {
-        let bytes = segment.file_bytes.min(segment.memory_bytes);
-        let Some(rest) = left.checked_sub(bytes) else {
-            break;
+        let last_calls = match symbols.last_calls.as_slice() {
+            [] if starts_as_musl(entry, segments, data) => None,
+            [] => return None,
+            known => Some(known),
         };
-        left = rest;
-        if let Ok(code) = data.read_bytes_at(segment.file_offset.0, bytes) {
-            find(code, segment.svma.0, last_calls, &mut roots);
+        let (mut roots, mut code, mut left) = (Vec::new(), Vec::new(), CODE_BYTES_MAX);
+        for segment in segments.iter().filter(|s| s.executable) {
+            let bytes = segment.file_bytes.min(segment.memory_bytes);
+            let Some(rest) = left.checked_sub(bytes) else {
+                break;
+            };
+            left = rest;
+            if let Ok(data) = data.read_bytes_at(segment.file_offset.0, bytes) {
+                let svma = segment.svma.0;
+                find(data, svma, last_calls, &mut roots);
+                code.push(Section { data, svma });
+            }
         }
+        roots.sort_unstable();
+        symbols.functions.push(entry);
+        (!roots.is_empty()).then_some(Self {
+            roots,
+            never_return: symbols.never_return,
+            functions: symbols.functions,
+            code,
+        })
     }
-    roots.sort_unstable();
-    roots
 }
 
 /// The program begins with musl's own `_start` (arch/x86_64/crt_arch.h): `xor %rbp,%rbp; mov %rsp,%rdi;
@@ -80,39 +105,72 @@ fn starts_as_musl<'a, R: ReadRef<'a>>(entry: u64, segments: &[Segment], data: R)
         })
 }
 
-/// Where a table of symbols has [`LAST_CALLS`].
-fn addresses<'a, R: ReadRef<'a>>(
-    sections: &SectionTable<'a, FileHeader64<Endian>, R>,
-    table: &SectionHeader64<Endian>,
-    data: R,
-) -> Vec<u64> {
-    let named = |index: u32| sections.section(object::SectionIndex(index as usize)).ok();
-    let Some(strings) = named(table.sh_link(Endian)) else {
-        return Vec::new();
-    };
-    if table.sh_size(Endian) > SYMBOLS_BYTES_MAX || strings.sh_size(Endian) > SYMBOLS_BYTES_MAX {
-        return Vec::new();
+/// Functions behind whose calls no code follows.
+const NEVER_RETURN: [&[u8]; 12] = [
+    b"exit",
+    b"_exit",
+    b"_Exit",
+    b"quick_exit",
+    b"pthread_exit",
+    b"thrd_exit",
+    b"abort",
+    b"__stack_chk_fail",
+    b"__assert_fail",
+    b"__libc_fatal",
+    b"longjmp",
+    b"siglongjmp",
+];
+
+/// Symbols of interest.
+#[derive(Debug, Default)]
+struct Symbols {
+    /// Addresses of [`LAST_CALLS`]; empty where the file does not define them.
+    last_calls: Vec<u64>,
+    /// Addresses of [`NEVER_RETURN`].
+    never_return: Vec<u64>,
+    /// Addresses of all functions.
+    functions: Vec<u64>,
+}
+
+impl Symbols {
+    fn read<'a, R: ReadRef<'a>>(
+        &mut self,
+        sections: &SectionTable<'a, FileHeader64<Endian>, R>,
+        table: &SectionHeader64<Endian>,
+        data: R,
+    ) {
+        let named = |index: u32| sections.section(object::SectionIndex(index as usize)).ok();
+        let Some(strings) = named(table.sh_link(Endian)) else {
+            return;
+        };
+        if table.sh_size(Endian) > SYMBOLS_BYTES_MAX || strings.sh_size(Endian) > SYMBOLS_BYTES_MAX
+        {
+            return;
+        }
+        let symbols = table.data_as_array::<Sym64<Endian>, R>(Endian, data);
+        let (Ok(symbols), Ok(names)) = (symbols, strings.data(Endian, data)) else {
+            return;
+        };
+        let defined = |symbol: &&Sym64<Endian>| symbol.st_shndx(Endian) != SHN_UNDEF;
+        for symbol in symbols.iter().filter(defined) {
+            let name = names.get(symbol.st_name(Endian) as usize..);
+            let is = |wanted: &&[u8]| {
+                name.and_then(|name| name.strip_prefix(*wanted))
+                    .is_some_and(|rest| rest.first() == Some(&0))
+            };
+            let at = symbol.st_value(Endian);
+            // A hostile file may have any number of each.
+            if LAST_CALLS.iter().any(is) && self.last_calls.len() < 2 * LAST_CALLS.len() {
+                self.last_calls.push(at);
+            }
+            if NEVER_RETURN.iter().any(&is) && self.never_return.len() < 2 * NEVER_RETURN.len() {
+                self.never_return.push(at);
+            }
+            if symbol.st_type() == STT_FUNC {
+                self.functions.push(symbol.st_value(Endian));
+            }
+        }
     }
-    let symbols = table.data_as_array::<object::elf::Sym64<Endian>, R>(Endian, data);
-    let (Ok(symbols), Ok(names)) = (symbols, strings.data(Endian, data)) else {
-        return Vec::new();
-    };
-    let is_last_call = |symbol: &&object::elf::Sym64<Endian>| {
-        let name = names
-            .get(symbol.st_name(Endian) as usize..)
-            .unwrap_or_default();
-        LAST_CALLS.iter().any(|wanted| {
-            name.strip_prefix(*wanted)
-                .is_some_and(|rest| rest.first() == Some(&0))
-        })
-    };
-    symbols
-        .iter()
-        .filter(|symbol| symbol.st_shndx(Endian) != SHN_UNDEF)
-        .filter(is_last_call)
-        .map(|symbol| symbol.st_value(Endian))
-        .take(LAST_CALLS.len())
-        .collect()
 }
 
 /// Looks for `call *function; mov %eax,%edi; call exit`, and the like with 64 bits. `None`: whatever is called in the end.
