@@ -124,8 +124,12 @@ fn test_environment(notes: &mut Vec<String>) -> Vec<(&'static str, OsString)> {
         Ok(list) => environment.push(("PYPROF_TEST_OLD_PYTHONS", list)),
         Err(err) => notes.push(format!("an interpreter cannot be passed on: {err}")),
     }
-    // Other profilers that show what profiler-trampoline writes, and a witness of its system calls.
-    for (program, package) in [("perf", "linux-perf"), ("strace", "strace")] {
+    // Other profilers that show what profiler-trampoline writes, a witness of its system calls, another C library.
+    for (program, package) in [
+        ("perf", "linux-perf"),
+        ("strace", "strace"),
+        ("musl-gcc", "musl-tools"),
+    ] {
         if host::which(program).is_none()
             && let Err(err) = command::apt_install(&[package])
         {

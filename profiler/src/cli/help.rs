@@ -38,7 +38,7 @@ Needs Linux 5.8 or later on x86-64, and root or the capabilities that the error 
 
 /// Usage of the program. Errors show it too, and are five lines at most: other commands are in the list of commands.
 pub(crate) const USAGE: &str = "\
-pyprof-bpf [OPTIONS] --pid <PID>... | --all-python | --cgroup <PATH> | --container <ID>
+pyprof-bpf [OPTIONS] <--pid PID... | --all-python | --cgroup PATH | --container ID>
        pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...";
 
 /// End of `doctor -h`.
@@ -66,8 +66,7 @@ Examples:
 
 /// Usage line of `record`.
 pub(crate) const RECORD_USAGE: &str = "\
-pyprof-bpf record [OPTIONS] --pid <PID>...
-       pyprof-bpf record [OPTIONS] --all-python | --cgroup <PATH> | --container <ID>
+pyprof-bpf record [OPTIONS] <--pid PID... | --all-python | --cgroup PATH | --container ID>
        pyprof-bpf record [OPTIONS] -- <COMMAND> [ARGS]...";
 
 /// End of `-h`.

@@ -1,7 +1,8 @@
 //! Which processes are to be recorded: those of given pids, all Pythons, those of a control group or a container.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -16,6 +17,9 @@ use super::{
 
 /// The fewest digits of a container's id that are taken for one.
 const ID_DIGITS_MIN: usize = 4;
+
+/// What is read of a process's mappings in search of a libpython: some 20,000 of them. A process can have any number.
+const MAPS_BYTES_MAX: u64 = 2 << 20;
 
 /// What chooses processes.
 #[derive(Clone, Debug)]
@@ -324,7 +328,10 @@ fn runs_python(pid: Pid) -> io::Result<bool> {
     if is_python(&program) {
         return Ok(true);
     }
-    let maps = fs::read(format!("/proc/{pid}/maps"))?;
+    let mut maps = Vec::new();
+    File::open(format!("/proc/{pid}/maps"))?
+        .take(MAPS_BYTES_MAX)
+        .read_to_end(&mut maps)?;
     Ok(maps.split(|&byte| byte == b'\n').any(|line| {
         let path = line.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         path.starts_with(b"libpython") && line.contains(&b'/')

@@ -212,10 +212,12 @@ impl Target {
             .map(|argument| argument.to_string_lossy())
             .collect::<Vec<_>>()
             .join(" ");
-        if joined.trim().is_empty() {
+        // What a title leaves of the arguments' room is zeros, and so as many empty arguments.
+        let joined = joined.trim_end();
+        if joined.is_empty() {
             format!("[{}]", self.comm)
         } else {
-            joined
+            joined.to_owned()
         }
     }
 

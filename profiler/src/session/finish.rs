@@ -140,7 +140,8 @@ impl Session {
         if counters.events_lost > 0 {
             remarks.push(Remark::EventsLost(counters.events_lost));
         }
-        let children: Vec<Pid> = self.children.pythons().collect();
+        let mut children: Vec<Pid> = self.children.pythons().collect();
+        children.retain(|pid| !self.targets.contains(*pid));
         if !children.is_empty() {
             remarks.push(Remark::ChildrenNotRecorded(children));
         }

@@ -47,11 +47,11 @@ impl Contest {
         self.rival
     }
 
-    /// The name for an address; [`ResolveMiss::Contested`] instead of one that may be another process's. `is_writer`:
-    /// the owner writes this map, so code of its own has an entry in it.
-    pub(super) fn name(&mut self, map: &PerfMapFile, at: Avma, is_writer: bool) -> Option<Frame> {
+    /// The name for an address; [`ResolveMiss::Contested`] instead of one that may be another process's. `is_its_own`:
+    /// the owner writes this map and has code there, so that code has an entry in it.
+    pub(super) fn name(&mut self, map: &PerfMapFile, at: Avma, is_its_own: bool) -> Option<Frame> {
         let name = map.map().name_at(at)?;
-        if (name.is_renamed || !is_writer) && self.is_contested(map) {
+        if (name.is_renamed || !is_its_own) && self.is_contested(map) {
             return Some(unknown_frame(ResolveMiss::Contested));
         }
         Some(frame_from_perf_map_name(name.bytes))

@@ -286,9 +286,11 @@ impl Process {
     }
 
     fn own_name_of(&mut self, at: Avma) -> Option<Frame> {
+        // What the process ran, it has mapped; and what it has named itself, it has written there.
+        let is_its_own = self.map_is_open && self.mappings.find(at).is_some();
         let mut map = lock(&self.map);
         let rival = map.contest.rival();
-        let frame = map.name_at(at, self.map_is_open);
+        let frame = map.name_at(at, is_its_own);
         let is_news = map.contest.rival() != rival;
         drop(map);
         if is_news {

@@ -9,9 +9,11 @@ use std::ops::Range;
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use profiler_common::unwind_row::{UnwindRule, cfa};
 
+use super::c_library::CLibrary;
 use super::elf::{ElfView, Plt, Section};
 use super::entries::{Function, SectionKind, SharedEntries, functions};
 use super::plt::Stubs;
+use super::read_code::read_code;
 use super::rule::{Reader, Storage, Translator, UNSUPPORTED};
 use super::{CompileStats, UnwindError};
 
@@ -21,7 +23,7 @@ const PADDING_BELOW: u64 = 16;
 /// Most rows that are read from one file: twice what the largest libraries have.
 const ROWS_MAX: u32 = 1 << 23;
 /// Nothing is known.
-const NONE: UnwindRule = UnwindRule {
+pub(super) const NONE: UnwindRule = UnwindRule {
     cfa: cfa::NONE,
     bp: 0,
     reg: 0,
@@ -51,6 +53,7 @@ pub(super) fn rules(
             kind: SectionKind::EhFrame,
             code: &code,
             plt: &elf.plt,
+            library: elf.c_library.as_ref(),
         };
         if walk.run(stats, &mut put) {
             return Ok(());
@@ -67,12 +70,51 @@ pub(super) fn rules(
             kind: SectionKind::DebugFrame,
             code: &code,
             plt: &elf.plt,
+            library: elf.c_library.as_ref(),
         };
         if walk.run(stats, &mut put) {
             return Ok(());
         }
     }
-    Err(UnwindError::NoUnwindInformation)
+    let undescribed = Gaps::new(elf.c_library.as_ref(), &[]);
+    if undescribed.rows.is_empty() {
+        return Err(UnwindError::NoUnwindInformation);
+    }
+    undescribed.fill(0, u64::MAX, &mut put);
+    Ok(())
+}
+
+/// What is known of code that is not described.
+struct Gaps {
+    /// In ascending order.
+    rows: Vec<(u64, UnwindRule)>,
+}
+
+impl Gaps {
+    /// Reads the code of a C library none of whose own roots is described.
+    fn new(library: Option<&CLibrary<'_>>, described: &[Function]) -> Self {
+        let is_described = |at: u64| {
+            let below = described.partition_point(|function| function.begin <= at);
+            below > 0 && at < described[below - 1].end
+        };
+        let undescribed = library.filter(|it| !it.roots.iter().any(|&at| is_described(at - 1)));
+        Self {
+            rows: undescribed.map_or_else(Vec::new, |it| read_code(it, is_described)),
+        }
+    }
+
+    /// Emits the rules from where something is described up to where something else is.
+    fn fill(&self, from: u64, to: u64, put: &mut impl FnMut(u64, UnwindRule)) {
+        let behind = self.rows.partition_point(|(at, _)| *at <= from);
+        if from != 0 {
+            let known = behind.checked_sub(1).map(|before| self.rows[before].1);
+            put(from, known.unwrap_or(NONE));
+        }
+        let inside = self.rows[behind..].iter();
+        for &(at, rule) in inside.take_while(|(at, _)| *at < to) {
+            put(at, rule);
+        }
+    }
 }
 
 /// One section and what is needed to read it.
@@ -83,6 +125,7 @@ struct Walk<'a, 'e, S> {
     kind: SectionKind,
     code: &'e [Range<u64>],
     plt: &'e [Plt],
+    library: Option<&'e CLibrary<'a>>,
 }
 
 impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
@@ -102,6 +145,7 @@ impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
             shared,
             translator: Translator::new(&self.section),
         };
+        let gaps = Gaps::new(self.library, &found.sorted);
         let mut described_until = 0;
         let mut functions = found.sorted.iter().peekable();
         while let Some(&function) = functions.next() {
@@ -112,8 +156,8 @@ impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
                 stats.overlapping_functions += 1;
             }
             stubs.fill(&mut described_until, function.begin, put);
-            if described_until != 0 && function.begin - described_until >= PADDING_BELOW {
-                put(described_until, NONE);
+            if function.begin.saturating_sub(described_until) >= PADDING_BELOW {
+                gaps.fill(described_until, function.begin, put);
             }
             let end = match functions.peek() {
                 Some(next) if next.begin < function.end => {
@@ -126,7 +170,7 @@ impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
             described_until = end;
         }
         stubs.fill(&mut described_until, u64::MAX, put);
-        put(described_until, NONE);
+        gaps.fill(described_until, u64::MAX, put);
         true
     }
 }

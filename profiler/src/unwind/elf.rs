@@ -9,9 +9,11 @@ use object::ReadRef;
 use object::elf::{
     EM_X86_64, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64, SHF_COMPRESSED,
 };
-use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
+use object::read::StringTable;
+use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _, SectionTable};
 
 use super::UnwindError;
+use super::c_library::CLibrary;
 use crate::model::{Avma, FileOffset, Svma};
 
 /// Most `PT_LOAD` segments that are looked at; linkers make four or five.
@@ -93,6 +95,8 @@ pub(super) struct ElfView<'a> {
     /// Sections of jump stubs by name, for linkers that write no call frame information for them, and the code at the
     /// entry point, for assembly that has none (`_start` of glibc's dynamic loader).
     pub(super) plt: Vec<Plt>,
+    /// The file is a C library, or has one in it.
+    pub(super) c_library: Option<CLibrary<'a>>,
 }
 
 /// Code whose unwinding is known without being described.
@@ -166,6 +170,7 @@ impl<'a> ElfView<'a> {
             eh_frame: None,
             debug_frame: None,
             plt: Vec::new(),
+            c_library: None,
         };
         let entry = header.e_entry(Endian);
         view.plt.push(Plt {
@@ -214,6 +219,8 @@ impl<'a> ElfView<'a> {
         else {
             return;
         };
+        let table = SectionTable::new(sections, StringTable::default());
+        self.c_library = CLibrary::find(header.e_entry(Endian), &table, &self.segments, data);
         for section in sections {
             // Comparing a prefix costs the same whatever the file says.
             let Some(name) = names.get(section.sh_name(Endian) as usize..) else {

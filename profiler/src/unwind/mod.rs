@@ -15,6 +15,7 @@
 
 mod builder;
 mod builder_thread;
+mod c_library;
 mod compact;
 mod eh_frame;
 mod elf;
@@ -24,6 +25,7 @@ mod expression;
 mod finish;
 mod merge;
 mod plt;
+mod read_code;
 mod rule;
 mod slots;
 mod stats;

@@ -37,7 +37,7 @@ impl UnwindContextStorage<usize> for Storage {
 pub(super) const UNSUPPORTED: UnwindRule = only(cfa::UNSUPPORTED);
 
 /// A rule without parameters.
-const fn only(kind: u8) -> UnwindRule {
+pub(super) const fn only(kind: u8) -> UnwindRule {
     UnwindRule {
         cfa: kind,
         bp: bp::SAME,

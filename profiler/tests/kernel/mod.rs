@@ -2,6 +2,7 @@
 
 mod advice;
 mod compiled;
+mod containers;
 mod faults;
 mod hostile;
 mod hostile_names;
@@ -9,6 +10,7 @@ mod hotplug;
 mod launch;
 mod launch_old;
 mod names;
+mod namespaces;
 mod perf_map;
 mod program;
 mod python;
@@ -77,6 +79,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     let with_newest: Vec<Test> = [
         &faults::tests(),
         trees::LONG_TESTS,
+        // Where a process lives has nothing to do with its version.
+        namespaces::TESTS,
+        containers::TESTS,
         hostile::TESTS,
         hostile_names::TESTS,
         hotplug::TESTS,
