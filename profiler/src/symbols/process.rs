@@ -501,3 +501,21 @@ impl Counts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_allowed_at_a_stretch_and_a_third_of_the_time() {
+        let mut allowance = Allowance::new();
+        assert_eq!(allowance.left(), MAP_WORK_AT_ONCE);
+        allowance.spend(2 * MAP_WORK_AT_ONCE);
+        assert!(allowance.left() < MAP_WORK_AT_ONCE);
+        allowance.left = Duration::ZERO;
+        allowance.since -= Duration::from_millis(30);
+        assert!(allowance.left() >= Duration::from_millis(10));
+        allowance.since -= Duration::from_secs(60);
+        assert_eq!(allowance.left(), MAP_WORK_AT_ONCE);
+    }
+}

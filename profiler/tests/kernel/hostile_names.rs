@@ -22,8 +22,11 @@ pub(super) const TESTS: &[Test] = &[
 /// Everything that the program says and writes of a process that goes about it in this way.
 fn everything(python: &Python, way: &str) -> Result<Vec<(&'static str, String)>, Skip> {
     let mut command = python.perf();
-    // Its arguments are shown, too.
     command.arg(script("hostile")).arg(way);
+    if way == "odd_names" {
+        // Its arguments are shown, too.
+        command.arg("\u{1b}[31m;\n</text><script>alert(2)</script>\u{202e}");
+    }
     let target = in_own_tmp(&command)?;
     let files = scratch();
     let paths = ["x.folded", "x.svg"].map(|name| files.path().join(name));
@@ -78,6 +81,10 @@ fn odd_names(python: &Python) -> Verdict {
     assert!(
         picture.contains("&lt;script&gt;alert(1)"),
         "it is spelled out"
+    );
+    assert!(
+        picture.contains("&lt;script&gt;alert(2)"),
+        "the command is in the description"
     );
     assert!(!picture.contains("<script>alert"));
     Ok(())

@@ -128,8 +128,8 @@ def moving_root():
     in_thread(move)
 
 
-def odd_names():
-    """Odd names wherever a process has some."""
+def odd_names(*_):
+    """Odd names wherever a process has some: its arguments are odd as well."""
     LIBC.prctl(15, "\x1b[31m;\n<b>\u202e".encode(), 0, 0, 0)
     name = f"{os.getcwd()}/{ODD.replace('/', '|')}.so"
     with open(name, "wb") as file:
