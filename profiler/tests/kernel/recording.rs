@@ -81,6 +81,12 @@ impl Recorder {
         self.child.id()
     }
 
+    /// It has opened this file.
+    pub(super) fn has_open(&self, file: &Path) -> bool {
+        let name = file.file_name();
+        opened(self.pid()).any(|link| link.file_name() == name)
+    }
+
     /// Identifiers of the BPF programs and maps that it holds.
     pub(super) fn bpf_ids(&self, kind: &str) -> Vec<u32> {
         let folder = format!("/proc/{}/fdinfo", self.pid());

@@ -52,19 +52,23 @@ pub(super) fn assert_gone(programs: &[u32], maps: &[u32]) {
 
 fn interrupt(python: &Python) -> Verdict {
     let target = busy(python);
-    assert_ends_well(begin(target.pid(), &[]), |pid| signal(pid, Signal::INT));
+    assert_ends_well(begin(target.pid(), &["-F", "999"]), |pid| {
+        signal(pid, Signal::INT);
+    });
     Ok(())
 }
 
 fn terminate(python: &Python) -> Verdict {
     let target = busy(python);
-    assert_ends_well(begin(target.pid(), &[]), |pid| signal(pid, Signal::TERM));
+    assert_ends_well(begin(target.pid(), &["-F", "999"]), |pid| {
+        signal(pid, Signal::TERM);
+    });
     Ok(())
 }
 
 fn exit(python: &Python) -> Verdict {
     let target = busy(python);
-    let recording = assert_ends_well(begin(target.pid(), &[]), |_| drop(target));
+    let recording = assert_ends_well(begin(target.pid(), &["-F", "999"]), |_| drop(target));
     assert!(
         recording.report.contains("until the target exited"),
         "{}",
@@ -75,7 +79,7 @@ fn exit(python: &Python) -> Verdict {
 
 fn duration(python: &Python) -> Verdict {
     let target = busy(python);
-    assert_ends_well(begin(target.pid(), &["-d", "2"]), |_| ());
+    assert_ends_well(begin(target.pid(), &["-F", "999", "-d", "2"]), |_| ());
     Ok(())
 }
 

@@ -48,7 +48,7 @@ const ALL: [Check; 5] = [
         name: "launched",
         way: Way::Launched,
         workload: "chain",
-        options: &["--duration", "4"],
+        options: &[],
         frames: &[],
         some: &["py::foo:"],
         complete: COMPLETE_FROM_START,

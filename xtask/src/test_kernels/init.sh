@@ -41,7 +41,8 @@ record() {
 attached() {
     name=$1 workload=$2
     shift 2
-    $PYTHON -X perf "/workloads/$workload.py" >/tmp/ready &
+    # Nice: on the one slow CPU the unwind tables must be made in the second that the program waits for them.
+    nice -n 19 $PYTHON -X perf "/workloads/$workload.py" >/tmp/ready &
     target=$!
     waited=0
     while ! grep -q ready /tmp/ready && [ $waited -lt 120 ]; do

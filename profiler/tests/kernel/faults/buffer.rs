@@ -5,7 +5,7 @@ use std::{thread::sleep, time::Duration};
 use rustix::process::Signal;
 
 use super::{
-    Python, Test, Verdict, busy, note,
+    Python, Test, Verdict, busy, let_work, note,
     recording::{WHOLE, begin, number_before, record},
     running::{Running, signal},
     workload,
@@ -52,7 +52,7 @@ fn too_small(python: &Python) -> Verdict {
 
 fn smaller_than_a_sample(python: &Python) -> Verdict {
     let target = Running::start(python.perf().arg(workload("recursion")));
-    let options = ["-F", "199", "-d", "1", "--ring-bytes", "4096"];
+    let options = ["-F", "999", "-d", "2", "--ring-bytes", "4096"];
     let recording = record(target.pid(), &options);
     let report = &recording.report;
     // Not quite every stack is that deep.
@@ -75,11 +75,12 @@ fn smaller_than_a_sample(python: &Python) -> Verdict {
 /// Starts to record, takes the CPU from the profiler for three seconds, and lets it end.
 fn starve(target: u32, options: &[&str]) -> super::recording::Recording {
     let recorder = begin(target, options);
-    sleep(Duration::from_millis(500));
+    let_work(target, Duration::from_millis(300));
     signal(recorder.pid(), Signal::STOP);
     sleep(Duration::from_secs(3));
+    let_work(target, Duration::from_millis(300));
     signal(recorder.pid(), Signal::CONT);
-    sleep(Duration::from_millis(500));
+    let_work(target, Duration::from_millis(300));
     signal(recorder.pid(), Signal::INT);
     recorder.end()
 }

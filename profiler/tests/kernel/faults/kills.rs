@@ -85,7 +85,7 @@ fn killed(python: &Python) -> Verdict {
     assert!(names(files.path()).is_empty());
     // The target never notices, nor does the next one.
     record(target.pid(), &["-F", "999", "-d", "1"])
-        .assert_done(50)
+        .assert_done(20)
         .assert_whole(super::recording::WHOLE);
     Ok(())
 }

@@ -6,12 +6,13 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use rustix::process::Signal;
 
 use super::{
-    Python, Skip, Test, Verdict, busy,
+    Python, Skip, Test, Verdict, busy, let_work,
     recording::{Recorder, Recording, pyprof},
     running::signal,
     scratch, skip,
@@ -28,6 +29,9 @@ pub(super) const TESTS: &[Test] = &[
     ("one_place_that_is_gone_does_not_cost_the_other", one_of_two),
     ("a_limit_on_file_sizes_is_an_error_not_the_end", limited),
 ];
+
+/// CPU time of the target that gives some hundred samples.
+const WORK: Duration = Duration::from_millis(300);
 
 /// Where the result is to go, and where it goes when that is impossible.
 struct Places {
@@ -59,9 +63,9 @@ impl Places {
         command
     }
 
-    fn start(&self, command: Command) -> Recorder {
+    fn start(&self, command: Command, target: u32) -> Recorder {
         let recorder = Recorder::start_into(command, &self.out().join("profile.folded"), &[]);
-        std::thread::sleep(std::time::Duration::from_millis(700));
+        let_work(target, WORK);
         recorder
     }
 
@@ -80,7 +84,7 @@ impl Places {
             .arg(profiler.get_program())
             .args(profiler.get_args())
             .env("TMPDIR", self.refuge());
-        Ok(self.start(command))
+        Ok(self.start(command, target))
     }
 
     /// The result is not where it should be, which is told with this reason, but whole in the refuge.
@@ -147,7 +151,7 @@ fn read_only(python: &Python) -> Verdict {
 fn removed(python: &Python) -> Verdict {
     let target = busy(python);
     let places = Places::new();
-    let recorder = places.start(places.command(target.pid()));
+    let recorder = places.start(places.command(target.pid()), target.pid());
     fs::remove_dir(places.out()).unwrap(); // so it was empty
     places.assert_kept(recorder, "No such file or directory");
     Ok(())
@@ -156,7 +160,7 @@ fn removed(python: &Python) -> Verdict {
 fn made_anew(python: &Python) -> Verdict {
     let target = busy(python);
     let places = Places::new();
-    let recorder = places.start(places.command(target.pid()));
+    let recorder = places.start(places.command(target.pid()), target.pid());
     fs::remove_dir(places.out()).unwrap();
     fs::create_dir(places.out()).unwrap();
     signal(recorder.pid(), Signal::INT);
@@ -174,7 +178,7 @@ fn one_of_two(python: &Python) -> Verdict {
         .arg("--output")
         .arg(places.out().join("first.folded"));
     let recorder = Recorder::start_into(command, &picture, &[]);
-    std::thread::sleep(std::time::Duration::from_millis(700));
+    let_work(target.pid(), WORK);
     fs::remove_dir(places.out()).unwrap();
     places.assert_kept(recorder, "No such file or directory");
     assert!(fs::read_to_string(picture).unwrap().ends_with("</svg>"));
@@ -192,7 +196,7 @@ fn limited(python: &Python) -> Verdict {
         .arg(profiler.get_program())
         .args(profiler.get_args())
         .env("TMPDIR", places.refuge());
-    let recorder = places.start(command);
+    let recorder = places.start(command, target.pid());
     signal(recorder.pid(), Signal::INT);
     let output = recorder.output();
     let report = String::from_utf8(output.stderr.clone()).unwrap();

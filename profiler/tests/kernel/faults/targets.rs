@@ -5,7 +5,7 @@ use std::{fs, thread::sleep, time::Duration};
 use rustix::process::Signal;
 
 use super::{
-    Python, Test, Verdict, busy, eventually,
+    Python, Test, Verdict, busy, eventually, let_work,
     recording::{Recording, WHOLE, begin},
     running::{Running, signal},
 };
@@ -38,11 +38,11 @@ fn two(python: &Python) -> Verdict {
     let options = ["-F", "499", "--bpf-stats"];
     let first = begin(target.pid(), &options);
     let second = begin(target.pid(), &options);
-    sleep(Duration::from_secs(1));
+    let_work(target.pid(), Duration::from_millis(500));
     signal(first.pid(), Signal::INT);
     assert_right(&first.end());
     // The end of one is nothing to the other.
-    sleep(Duration::from_secs(1));
+    let_work(target.pid(), Duration::from_millis(500));
     signal(second.pid(), Signal::INT);
     assert_right(&second.end());
     Ok(())
@@ -81,11 +81,12 @@ fn across(python: &Python, change: impl FnOnce(&Running)) -> Recording {
         fs::read_to_string(&map).is_ok_and(|text| text.contains("py::first:"))
     });
     let recorder = begin(target.pid(), &["-F", "499", "--bpf-stats"]);
-    sleep(Duration::from_millis(700));
+    eventually("a look at the map", || recorder.has_open(&map));
+    let_work(target.pid(), Duration::from_millis(400));
     change(&target);
     sleep(Duration::from_millis(300));
     target.say("second");
-    sleep(Duration::from_millis(700));
+    let_work(target.pid(), Duration::from_millis(400));
     signal(recorder.pid(), Signal::INT);
     let recording = recorder.end();
     recording.assert_done(100).assert_whole(WHOLE);
