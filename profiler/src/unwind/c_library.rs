@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn other_calls_are_none() {
         // A direct call, a jump, another argument.
-        assert_eq!(found(&[0xe8, 0, 0, 0, 0], &[0x89, 0xc7]), []);
+        assert!(found(&[0xe8, 0, 0, 0, 0], &[0x89, 0xc7]).is_empty());
         assert_eq!(found(&[0xff, 0xe3], &[0x89, 0xc7]), []);
         assert_eq!(found(&[0xff, 0xd3], &[0x89, 0xef]), []);
         let mut roots = Vec::new();

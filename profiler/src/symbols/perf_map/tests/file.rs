@@ -12,8 +12,8 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
 use super::super::{
-    FileKind, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapMemory,
-    PerfMapState, Refresh, Refusal,
+    FileKind, PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation,
+    PerfMapMemory, PerfMapState, Refresh, Refusal,
 };
 use crate::model::Avma;
 
@@ -471,5 +471,81 @@ fn maps_share_memory_and_what_finds_no_room_is_said() -> io::Result<()> {
     let bytes = scene.map.map().heap_bytes();
     assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
     assert!(scene.name(16).is_some() && scene.name(16 * 99_999).is_none());
+    Ok(())
+}
+
+/// An older program, or an earlier process with the same pid, has left its map behind; the next one appends to it.
+#[test]
+fn what_was_written_before_a_program_began_is_not_read() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 10 old\n")?;
+    scene.map.refresh();
+    let read_before = scene.map.position();
+    let after = |beginning| {
+        let location = scene.map.location().clone();
+        PerfMapFile::new(location, PerfMapLimits::default()).beginning_at(beginning)
+    };
+    let name = |map: &PerfMapFile, at| {
+        map.map()
+            .name_at(Avma(at))
+            .map(|it| it.to_text().into_owned())
+    };
+
+    // Nothing was written since the program began.
+    let in_an_hour = (i64::MAX, 0);
+    let mut stale = after(PerfMapBeginning {
+        not_before: Some(in_an_hour),
+        read_before: None,
+    });
+    stale.refresh();
+    assert_eq!(
+        (stale.state(), name(&stale, 0x1000)),
+        (PerfMapState::Following, None)
+    );
+
+    // Something was: all but what was read for the program before.
+    scene.append("2000 10 new\n")?;
+    let since = PerfMapBeginning {
+        not_before: Some((0, 0)),
+        read_before,
+    };
+    for (beginning, old) in [(since, None), (PerfMapBeginning::default(), Some("old"))] {
+        let mut map = after(beginning);
+        map.refresh();
+        assert_eq!(name(&map, 0x1000).as_deref(), old);
+        assert_eq!(name(&map, 0x2000).as_deref(), Some("new"));
+    }
+    // What is appended is read on.
+    stale.refresh();
+    assert_eq!(
+        (name(&stale, 0x1000), name(&stale, 0x2000)),
+        (None, Some("new".to_owned()))
+    );
+
+    // Another file has the name now.
+    fs::remove_file(scene.path())?;
+    scene.append("1000 10 fresh\n")?;
+    let mut map = after(since);
+    map.refresh();
+    assert_eq!(name(&map, 0x1000).as_deref(), Some("fresh"));
+    Ok(())
+}
+
+/// A process that is gone has no directory any more, but its children's is the same.
+#[test]
+fn a_map_is_found_in_the_directory_of_another() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 10 f\n")?;
+    scene.map.refresh();
+    let gone = PerfMapLocation {
+        directory: "/proc/0/root/tmp".into(),
+        ..scene.map.location().clone()
+    };
+    let mut map = PerfMapFile::new(gone.clone(), PerfMapLimits::default());
+    map.refresh();
+    assert_eq!(map.state(), PerfMapState::Missing);
+    let mut map = PerfMapFile::new(gone, PerfMapLimits::default()).with_directory_of(&scene.map);
+    map.refresh();
+    assert!(map.map().name_at(Avma(0x1000)).is_some());
     Ok(())
 }
