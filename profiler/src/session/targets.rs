@@ -425,9 +425,6 @@ impl Targets {
                     if entry.is_due() {
                         due.push(pid);
                     }
-                    if !self.pace.is_resting() {
-                        target.cpu_time();
-                    }
                 }
                 // Its end was not told, or is still in the ring.
                 _ => gone.push(pid),
