@@ -28,6 +28,8 @@ use super::{
 
 /// Bytes of a command line that are read; the rest is of no use to anyone.
 const COMMAND_LINE_BYTES_MAX: u64 = 64 << 10;
+/// Bytes of a status that are read: a process may be in 65,536 groups, which stand before its pids.
+const STATUS_BYTES_MAX: u64 = 1 << 20;
 
 /// Forks between a process and its last `exec` that are looked at.
 const ANCESTORS_MAX: usize = 16;
@@ -333,11 +335,13 @@ fn path(pid: Pid, file: &str) -> String {
 }
 
 fn read(pid: Pid, file: &str) -> Result<Vec<u8>, TargetError> {
+    let bytes_max = match file {
+        "status" => STATUS_BYTES_MAX,
+        _ => COMMAND_LINE_BYTES_MAX,
+    };
     let path = path(pid, file);
     let mut bytes = Vec::new();
-    match File::open(&path)
-        .and_then(|file| file.take(COMMAND_LINE_BYTES_MAX).read_to_end(&mut bytes))
-    {
+    match File::open(&path).and_then(|file| file.take(bytes_max).read_to_end(&mut bytes)) {
         Ok(_) => Ok(bytes),
         Err(source) => Err(missing(pid, path, source)),
     }

@@ -515,7 +515,7 @@ mod tests {
         allowance.left = Duration::ZERO;
         allowance.since -= Duration::from_millis(30);
         assert!(allowance.left() >= Duration::from_millis(10));
-        allowance.since -= Duration::from_mins(1);
+        allowance.since -= Duration::from_secs(50);
         assert_eq!(allowance.left(), MAP_WORK_AT_ONCE);
     }
 }

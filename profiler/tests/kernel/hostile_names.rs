@@ -24,7 +24,7 @@ fn everything(python: &Python, way: &str) -> Result<Vec<(&'static str, String)>,
     let mut command = python.perf();
     command.arg(script("hostile")).arg(way);
     if way == "odd_names" {
-        // Its arguments are shown, too.
+        // Its arguments are its command line, of which the beginning is shown.
         command.arg("\u{1b}[31m;\n</text><script>alert(2)</script>\u{202e}");
     }
     let target = in_own_tmp(&command)?;
@@ -81,10 +81,6 @@ fn odd_names(python: &Python) -> Verdict {
     assert!(
         picture.contains("&lt;script&gt;alert(1)"),
         "it is spelled out"
-    );
-    assert!(
-        picture.contains("&lt;script&gt;alert(2)"),
-        "the command is in the description"
     );
     assert!(!picture.contains("<script>alert"));
     Ok(())
