@@ -65,6 +65,9 @@ pub(super) fn build(
     }
     let busybox = host::which("busybox").context("busybox is not on PATH")?;
     root.program(&busybox, Path::new("/bin/busybox"))?;
+    // Which not every busybox has.
+    let nice = host::which("nice").context("nice is not on PATH")?;
+    root.program(&nice, Path::new("/bin/nice"))?;
     root.program(profiler, Path::new("/bin/pyprof-bpf"))?;
     root.tree(
         &host::workspace().join("workloads"),
