@@ -12,8 +12,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{c_library::CLibrary, eh_frame::NONE, elf::Section, rule::only};
 
-/// Instructions that are followed: musl has some 200,000.
-const INSTRUCTIONS_MAX: usize = 2 << 20;
+/// Instructions that are followed, some 80 bytes of memory each: musl has some 150,000.
+const INSTRUCTIONS_MAX: usize = 400_000;
 
 /// What is known before an instruction. Distances are from the CFA downwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +238,7 @@ pub(super) fn read_code(
 impl Code<'_, '_> {
     /// Something not far behind jumps back there, which nobody does to the beginning of a function.
     fn is_loop(&self, at: u64) -> bool {
-        const LOOP_INSTRUCTIONS_MAX: usize = 256;
+        const LOOP_INSTRUCTIONS_MAX: usize = 64;
         let bytes = bytes_from(self.sections, at);
         let decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
         let until_return = decoder
