@@ -12,8 +12,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{c_library::CLibrary, eh_frame::NONE, elf::Section, rule::only};
 
-/// Instructions that are followed: musl has some 200,000.
-const INSTRUCTIONS_MAX: usize = 2 << 20;
+/// Instructions that are followed, some 80 bytes of memory each: musl has some 150,000.
+const INSTRUCTIONS_MAX: usize = 400_000;
 
 /// What is known before an instruction. Distances are from the CFA downwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +199,8 @@ struct Code<'l, 'a> {
     begins: FxHashSet<u64>,
     known: FxHashMap<u64, Known>,
     waiting: Vec<(u64, State)>,
+    /// Behind a call and padding: the next function, or the head of a loop.
+    doubtful: Vec<(u64, State)>,
 }
 
 /// Rules for the functions of a library as far as `is_described` is false, in ascending order.
@@ -213,28 +215,48 @@ pub(super) fn read_code(
         waiting: begins.iter().map(|&at| (at, State::AT_ENTRY)).collect(),
         begins,
         known: FxHashMap::default(),
+        doubtful: Vec::new(),
     };
     // In an order that does not depend on a hash.
     code.waiting.sort_unstable_by_key(|(at, _)| *at);
-    while let Some((at, state)) = code.waiting.pop() {
-        if !is_described(at) {
-            code.follow(at, state);
+    loop {
+        if let Some((at, state)) = code.waiting.pop() {
+            if !is_described(at) {
+                code.follow(at, state);
+            }
+        } else if let Some((at, state)) = code.doubtful.pop() {
+            if !code.known.contains_key(&at) && code.is_loop(at) {
+                code.follow(at, state);
+            }
+        } else {
+            break;
         }
     }
     rows(code.known, &library.roots)
 }
 
 impl Code<'_, '_> {
+    /// Something not far behind jumps back there, which nobody does to the beginning of a function.
+    fn is_loop(&self, at: u64) -> bool {
+        const LOOP_INSTRUCTIONS_MAX: usize = 64;
+        let bytes = bytes_from(self.sections, at);
+        let decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
+        let until_return = decoder
+            .into_iter()
+            .take(LOOP_INSTRUCTIONS_MAX)
+            .take_while(|it| !it.is_invalid() && it.flow_control() != FlowControl::Return);
+        let branches = [
+            FlowControl::ConditionalBranch,
+            FlowControl::UnconditionalBranch,
+        ];
+        until_return
+            .filter(|it| branches.contains(&it.flow_control()))
+            .any(|it| it.near_branch_target() == at)
+    }
+
     /// Follows one way until it ends or meets another one.
     fn follow(&mut self, mut at: u64, mut state: State) {
-        let Some(section) = self
-            .sections
-            .iter()
-            .find(|section| at >= section.svma && at - section.svma < section.data.len() as u64)
-        else {
-            return;
-        };
-        let bytes = &section.data[(at - section.svma) as usize..];
+        let bytes = bytes_from(self.sections, at);
         let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         let mut after_call = false;
@@ -248,8 +270,16 @@ impl Code<'_, '_> {
                 return;
             }
             decoder.decode_out(&mut instruction);
-            if instruction.is_invalid() || after_call && instruction.mnemonic() == Mnemonic::Nop {
-                // Behind a call that does not return, the next function is aligned.
+            if instruction.is_invalid() {
+                return;
+            }
+            if after_call && instruction.mnemonic() == Mnemonic::Nop {
+                // Either the call does not return, and the next function is aligned; or a loop is.
+                while instruction.mnemonic() == Mnemonic::Nop && decoder.can_decode() {
+                    at = decoder.ip();
+                    decoder.decode_out(&mut instruction);
+                }
+                self.doubtful.push((at, state));
                 return;
             }
             let next = instruction.next_ip();
@@ -292,6 +322,12 @@ impl Code<'_, '_> {
             (at, state) = (next, after);
         }
     }
+}
+
+fn bytes_from<'a>(sections: &[Section<'a>], at: u64) -> &'a [u8] {
+    let inside = |it: &&Section<'_>| at >= it.svma && at - it.svma < it.data.len() as u64;
+    let section = sections.iter().find(inside);
+    section.map_or(&[], |it| &it.data[(at - it.svma) as usize..])
 }
 
 /// One row wherever another rule begins.

@@ -111,6 +111,23 @@ fn a_call_that_does_not_return_does_not_run_into_the_next_function() {
 }
 
 #[test]
+fn a_loop_that_is_aligned_behind_a_call_is_followed() {
+    // push %rax; call *%rax; nop; call *%rax; jne -4 (to the call); pop %rax; ret
+    let code = [0x50, 0xff, 0xd0, 0x90, 0xff, 0xd0, 0x75, 0xfc, 0x58, 0xc3];
+    assert_eq!(
+        shown(&code, &[0x1000]),
+        [
+            (0, cfa::RSP, 8),
+            (1, cfa::RSP, 16),
+            (3, cfa::NONE, 0),
+            (4, cfa::RSP, 16),
+            (9, cfa::RSP, 8),
+            (10, cfa::NONE, 0)
+        ]
+    );
+}
+
+#[test]
 fn any_bytes_are_read_to_an_end() {
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut bytes = || {

@@ -416,6 +416,17 @@ fn without_glibc(_: &Python) -> Verdict {
     if tried == 0 {
         return skip("there is no C compiler");
     }
+    // musl describes none of its functions.
+    for options in [&["-static"][..], &[]] {
+        let Some(root) = compiled("musl-gcc", options, "library.c") else {
+            break;
+        };
+        let target = Running::start(Command::new("chroot").arg(root.path()).arg("/program"));
+        let recording = record(target.pid(), &OPTIONS);
+        recording.assert_done(ENOUGH).assert_whole(0.95);
+        let on_main = recording.share(|stack| !stack.is_whole() || stack.has("main"));
+        assert!(on_main > 0.99, "{:?}", recording.stacks);
+    }
     Ok(())
 }
 
