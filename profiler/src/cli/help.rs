@@ -39,8 +39,7 @@ Needs Linux 5.8 or later on x86-64, and root or the capabilities that the error 
 /// Usage line of the program.
 pub(crate) const USAGE: &str = "\
 pyprof-bpf [OPTIONS] --pid <PID>
-       pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...
-       pyprof-bpf doctor [--pid <PID>]";
+       pyprof-bpf [record] [OPTIONS] -- <COMMAND> [ARGS]...";
 
 /// End of `doctor -h`.
 pub(crate) const DOCTOR_EXAMPLES: &str = "\
