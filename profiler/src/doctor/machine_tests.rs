@@ -90,6 +90,7 @@ fn what_is_not_ok_says_what_to_do() {
 
 /// State of the named check after a change to root's machine, and a word of what it says.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of all cases")]
 fn each_thing_is_judged_by_itself() {
     use State::{Limited, Missing, Ok};
     type Change = fn(&mut Machine);
@@ -186,7 +187,7 @@ fn each_thing_is_judged_by_itself() {
                 m.rates = Some(RateLimits {
                     max_sample_rate: 98,
                     cpu_time_max_percent: 25,
-                })
+                });
             },
             Limited,
             "at most 98 Hz",

@@ -62,7 +62,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     }
     if machine.rights.in_user_namespace {
         // The kernel asks for these in the first one (`capable`, `checkpoint_restore_ns_capable`).
-        held = held & CapabilitySet::SYS_PTRACE;
+        held &= CapabilitySet::SYS_PTRACE;
     }
     let names: Vec<&str> = RIGHTS
         .iter()
