@@ -146,8 +146,10 @@ fn text(sections: &[Section], colours: Colours) -> String {
                 clip(&visible(&check.finding), FINDING),
                 blanks = STATE - word.len(),
             ));
-            let next = checks[at + 1..].iter().find(|next| !next.next.is_empty());
-            if next.is_some_and(|next| next.next == check.next) {
+            if checks
+                .get(at + 1)
+                .is_some_and(|next| next.next == check.next)
+            {
                 continue;
             }
             lines.extend(

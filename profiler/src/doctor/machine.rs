@@ -259,7 +259,7 @@ impl Machine {
             Some(0 | 1) | None => Check::limited(
                 NAME,
                 "hidden: --kernel shows kernel stacks without names",
-                "CAP_SYSLOG shows them",
+                "CAP_SYSLOG shows them, as root of the machine has it",
             ),
             Some(level) => Check::limited(
                 NAME,

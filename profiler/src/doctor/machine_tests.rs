@@ -93,7 +93,7 @@ fn what_is_not_ok_says_what_to_do() {
 
 /// State of the named check after a change to root's machine, and a word of what it says.
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table, to be read in a row")]
+#[expect(clippy::too_many_lines, reason = "a table of all cases")]
 fn each_thing_is_judged_by_itself() {
     use State::{Limited, Missing, Ok};
     type Change = fn(&mut Machine);

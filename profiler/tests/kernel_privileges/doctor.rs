@@ -14,7 +14,7 @@ fn line<'a>(text: &'a str, name: &str) -> (&'a str, &'a str) {
     found.unwrap_or_else(|| panic!("no {name} in\n{text}"))
 }
 
-/// Every line that is not `ok` has a next step below it, or below a later line that it shares it with.
+/// Every line that is not `ok` has a next step below it, or below the last of several that have it in common.
 fn assert_complete(text: &str) {
     let mut waits = false;
     for line in text.lines() {
@@ -101,11 +101,9 @@ pub(super) fn of_a_target_with_faults(python: &Python) {
     assert_eq!(state, "limited");
     assert!(finding.contains("libpython3."), "{text}");
     assert_eq!(line(&text, "names").0, "limited");
-    let secret = fs::read_to_string("/etc/shadow").unwrap_or_default();
-    assert!(
-        secret.lines().all(|line| !text.contains(line)),
-        "nothing of a refused file is shown"
-    );
+    let secret = fs::read_to_string("/etc/shadow").unwrap();
+    let shown = secret.lines().any(|line| text.contains(line));
+    assert!(!shown, "nothing of a refused file is shown");
 }
 
 pub(super) fn in_namespaces(_: &Python) {
