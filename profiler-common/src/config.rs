@@ -26,7 +26,7 @@ pub mod global {
     pub const PID_NS_INO: &str = "PID_NS_INO";
     /// [`super::TaskOffsets`]: where the kernel keeps what the tracepoints need.
     pub const TASK_OFFSETS: &str = "TASK_OFFSETS";
-    /// `u8`: 1 to make children of targets targets.
+    /// `u8`: 1 to make children of targets targets, and to tell of them.
     pub const FOLLOW_FORKS: &str = "FOLLOW_FORKS";
     /// `u8`: 1 to tell of every `exec` on the machine, 0 of those of targets.
     pub const TELL_ALL_EXECS: &str = "TELL_ALL_EXECS";

@@ -29,6 +29,9 @@ const LEVELS_MAX: u32 = 32;
 /// The current task has made `child`.
 #[inline(always)]
 pub(crate) fn forked(child: u64) {
+    if global!(FOLLOW_FORKS) == 0 {
+        return;
+    }
     let Some(parent) = target::current() else {
         return;
     };
@@ -43,11 +46,9 @@ pub(crate) fn forked(child: u64) {
     let Some((pid, ns_pid)) = pids_of(child) else {
         return;
     };
-    if global!(FOLLOW_FORKS) != 0 {
-        if PROCESSES.insert(pid, parent.slot, 0).is_err() {
-            maps::count(counters::PROCESSES_FULL);
-            return;
-        }
+    if PROCESSES.insert(pid, parent.slot, 0).is_err() {
+        maps::count(counters::PROCESSES_FULL);
+        return;
     }
     tell(
         &ProcessEvent {

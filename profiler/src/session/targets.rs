@@ -195,7 +195,11 @@ impl Targets {
         };
         let python = entry.identity.python.clone();
         stages.resolver.add_process(entry.image, target, python);
-        stages.builder.admit(pid, entry.image);
+        if !stages.builder.admit(pid, entry.image) {
+            // Too much to do: it is found again when processes are looked for the next time.
+            self.followed.remove(&pid);
+            return;
+        }
         // What we launch will be something else before its first instruction of interest: no tables for ourselves.
         if !target.is_own_image() {
             entry.read_mappings(pid, stages.builder, stages.resolver);
@@ -266,6 +270,8 @@ impl Targets {
     pub(super) fn happened(&mut self, event: &ProcessEvent, stages: &mut Stages<'_>) -> bool {
         match event.change {
             ProcessChange::Forked { parent, ns_pid } => {
+                // It has the pid of one whose end was not told.
+                self.exited(event.pid, None, stages);
                 self.forked(event.pid, parent, ns_pid, event.boottime);
                 false
             }

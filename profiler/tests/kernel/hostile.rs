@@ -36,6 +36,11 @@ pub(super) const TESTS: &[Test] = &[
     ("thousands_of_files_with_code_harm_nobody", many_files),
     ("terabytes_of_code_harm_nobody", huge_text),
     ("a_fork_bomb_harms_nobody", fork_bomb),
+    ("a_fork_bomb_that_is_followed_harms_nobody", followed_bomb),
+    (
+        "programs_that_replace_each_other_all_the_time_harm_nobody",
+        exec_storm,
+    ),
     ("a_stack_without_an_end_is_cut_short", endless_stack),
     (
         "a_process_that_must_not_be_looked_at_is_recorded",
@@ -58,6 +63,11 @@ struct Attack {
 
 /// Records a process that goes about it in this way, and an honest one.
 fn attack(python: &Python, way: &str) -> Result<Attack, Skip> {
+    attack_by(python, way, false)
+}
+
+/// The same; `family`: and all that they start.
+fn attack_by(python: &Python, way: &str, family: bool) -> Result<Attack, Skip> {
     let mut command = python.perf();
     command.arg(script("hostile")).arg(way);
     let hostile = in_own_tmp(&command)?;
@@ -67,7 +77,7 @@ fn attack(python: &Python, way: &str) -> Result<Attack, Skip> {
     fs::write("/proc/self/clear_refs", "5").unwrap();
     let settings = RecordSettings {
         selector: Selector::Pids(vec![hostile_pid, honest_pid]),
-        subprocesses: false,
+        subprocesses: family,
         ring_bytes: None,
         frequency: Hz(999),
         duration: Some(Duration::from_secs(3)),
@@ -217,6 +227,33 @@ fn huge_text(python: &Python) -> Verdict {
 
 fn fork_bomb(python: &Python) -> Verdict {
     attack(python, "fork_bomb")?.assert_harmless();
+    Ok(())
+}
+
+fn followed_bomb(python: &Python) -> Verdict {
+    let attack = attack_by(python, "fork_bomb", true)?.assert_harmless();
+    let summary = &attack.recording.summary;
+    let processes = summary.targets.len() as u64 + summary.unsampled.processes;
+    note(format!("{processes} processes"));
+    assert!(processes > 20, "{processes}");
+    Ok(())
+}
+
+fn exec_storm(python: &Python) -> Verdict {
+    let attack = attack_by(python, "exec_storm", true)?.assert_harmless();
+    // What the one program calls its code is not what the other one's is called.
+    let count = |caller, code| {
+        attack.samples(attack.hostile, |stack| {
+            has(stack, caller) && has(stack, code)
+        })
+    };
+    let right = count("as_first", "first") + count("as_second", "second");
+    let wrong = count("as_first", "second") + count("as_second", "first");
+    let images = attack.recording.summary.targets.iter();
+    let images = images.filter(|it| it.pid == attack.hostile).count();
+    note(format!("{right} right in {images} programs"));
+    assert!(right > 20 && images > 5, "{right} in {images}");
+    assert_eq!(wrong, 0);
     Ok(())
 }
 

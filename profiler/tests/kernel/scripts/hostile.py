@@ -339,6 +339,33 @@ def fork_bomb():
     children(0)
 
 
+def exec_storm(role=None):
+    """Two programs that take turns in one process, and have other names for the code at one address."""
+    other = "second" if role == "first" else "first"
+    if role is None:
+        ready()
+    else:
+        place = 0x7000_0000
+        # MAP_PRIVATE, MAP_ANONYMOUS, MAP_FIXED
+        LIBC.mmap(place, mmap.PAGESIZE, RWX, 0x32, -1, 0)
+        ctypes.memmove(place, ROUNDS, len(ROUNDS))
+        with open(MAP, "a") as names:
+            names.write(f"{place:x} {len(ROUNDS):x} {role}\n")
+        globals()["as_" + role](ctypes.CFUNCTYPE(None)(place))
+    command = [sys.executable, "-X", "perf", "-S", "-E", __file__, "exec_storm", other]
+    os.execv(command[0], command)
+
+
+def as_first(code):
+    for _ in range(2000):
+        code()
+
+
+def as_second(code):
+    for _ in range(2000):
+        code()
+
+
 def undumpable():
     """Another user's process that does not want to be looked at."""
     os.setgroups([])
