@@ -175,9 +175,11 @@ fn command() {
 fn children() {
     let Some(python) = python() else { return };
     let line = format!("'{python}' -c 'import time; time.sleep(1.5)'; true");
-    let output = record(&["--", "sh", "-c", &line]);
-    let text = stderr(&output);
-    assert!(text.contains("a child process that ran Python"), "{text}");
+    let told = "a child process that ran Python";
+    let text = stderr(&record(&["--no-subprocesses", "--", "sh", "-c", &line]));
+    assert!(text.contains(told), "{text}");
+    let text = stderr(&record(&["--", "sh", "-c", &line]));
+    assert!(!text.contains(told), "{text}");
 }
 
 fn deleted_map() {

@@ -31,7 +31,7 @@ const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 
 /// CPU time for which perf maps are read while samples wait: at once, and the share of the time in the long run.
 const MAP_WORK_AT_ONCE: Duration = Duration::from_millis(20);
-const MAP_WORK_SHARE: u32 = 5;
+const MAP_WORK_SHARE: u32 = 3;
 
 /// Perf maps of ancestors that are looked into.
 const ANCESTORS_MAX: usize = 16;
