@@ -53,6 +53,8 @@ pub struct TaskOffsets {
     pub pid_level: u32,
     /// `pid.numbers`: one `struct upid`, of 16 bytes, for each namespace, the initial one first.
     pub pid_numbers: u32,
+    /// `linux_binprm.p`: where the stack of a new program begins.
+    pub binprm_p: u32,
     /// `pid_namespace.ns.inum`: its inode number.
     pub namespace_inum: u32,
 }

@@ -16,6 +16,8 @@ pub struct ProcessEvent {
     pub boottime_ns: u64,
     /// For [`kind::EXIT`]: nanoseconds of CPU time that all its threads used; 0 where this kernel does not tell.
     pub cpu_ns: u64,
+    /// For [`kind::EXEC`]: where the program's stack begins, as field 28 of `/proc/PID/stat` has it; 0 where it is not known.
+    pub stack: u64,
     /// One of [`kind`].
     pub kind: u32,
     /// The process (thread group), as seen from pyprof-bpf's own pid namespace.
@@ -39,4 +41,4 @@ pub mod kind {
 /// Size of [`ProcessEvent`] in bytes.
 pub const PROCESS_EVENT_BYTES: usize = size_of::<ProcessEvent>();
 
-const _: () = assert!(PROCESS_EVENT_BYTES == 40 && PROCESS_EVENT_BYTES < HEADER_BYTES);
+const _: () = assert!(PROCESS_EVENT_BYTES == 48 && PROCESS_EVENT_BYTES < HEADER_BYTES);

@@ -7,7 +7,7 @@ use aya_ebpf::{
     },
     programs::PerfEventContext,
 };
-use aya_log_ebpf::warn;
+use aya_log_ebpf::info;
 use profiler_common::{
     counters,
     sample::{
@@ -174,7 +174,7 @@ fn lost(context: &PerfEventContext) {
     if let Some(count) = maps::COUNTERS.get(counters::RING_FULL)
         && *count == 0
     {
-        warn!(
+        info!(
             context,
             "the sample buffer is full: samples are being lost and counted"
         );

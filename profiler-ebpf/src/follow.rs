@@ -61,9 +61,9 @@ pub(crate) fn forked(child: u64) {
     );
 }
 
-/// The current process runs another program.
+/// The current process runs another program, which was loaded with `binprm`.
 #[inline(always)]
-pub(crate) fn executed() {
+pub(crate) fn executed(binprm: u64) {
     let Some((pid, _)) = target::current_ids() else {
         return;
     };
@@ -79,6 +79,8 @@ pub(crate) fn executed() {
     tell(
         &ProcessEvent {
             pid,
+            // `load_elf_binary` (fs/binfmt_elf.c) makes it the start of the stack.
+            stack: read::<u64>(binprm, global!(TASK_OFFSETS).binprm_p).unwrap_or(0),
             ..now(kind::EXEC)
         },
         BPF_RB_FORCE_WAKEUP,
@@ -153,6 +155,7 @@ fn now(kind: u32) -> ProcessEvent {
         // SAFETY: as above.
         boottime_ns: unsafe { bpf_ktime_get_boot_ns() },
         cpu_ns: 0,
+        stack: 0,
         kind,
         pid: 0,
         parent: 0,

@@ -59,10 +59,10 @@ fn process_fork(context: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sched_process_exec(task, …)`: the current process has its new program (`exec_binprm`, fs/exec.c).
+/// `sched_process_exec(task, pid, binprm)`: the current process has its new program (`exec_binprm`, fs/exec.c).
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
-fn process_exec(_context: RawTracePointContext) -> i32 {
-    follow::executed();
+fn process_exec(context: RawTracePointContext) -> i32 {
+    follow::executed(context.arg(2));
     0
 }
 

@@ -107,6 +107,7 @@ pub(crate) static TASK_OFFSETS: TaskOffsets = TaskOffsets {
     signal_runtime: 0,
     pid_level: 0,
     pid_numbers: 0,
+    binprm_p: 0,
     namespace_inum: 0,
 };
 /// 1 to make children of targets targets.

@@ -76,7 +76,7 @@ fn name_check(patient: &Patient) -> Check {
         cpu_time: Duration::ZERO,
         names: patient.diagnosis(),
     };
-    let mut lines = names::advice(&target, &refusals).into_iter();
+    let mut lines = names::advice(&target, &refusals, false).into_iter();
     let finding = lines.next();
     let mut check = Check {
         name: "names",

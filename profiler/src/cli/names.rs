@@ -11,14 +11,14 @@ const LAST_WITHOUT_OWN: (u8, u8) = (3, 11);
 
 /// What is to be said about the names of one target, in five lines at most; nothing where all is well. `refusals` is what
 /// was wrong with perf maps.
-pub(crate) fn advice(target: &TargetSummary, refusals: &[String]) -> Vec<String> {
+pub(crate) fn advice(target: &TargetSummary, refusals: &[String], follows: bool) -> Vec<String> {
     let pid = target.pid;
     let lines: Vec<String> = match target.names {
         NameDiagnosis::Named => vec![],
         NameDiagnosis::NotPython => vec![format!(
-            "no Python names: pid {pid} ({}) is not a CPython process; its native stacks are there. \
-             If it starts Python, -s records that too",
-            short_command(target)
+            "no Python names: pid {pid} ({}) is not a CPython process; its native stacks are there{}",
+            short_command(target),
+            if follows { "" } else { ". If it starts Python, -s records that too" }
         )],
         NameDiagnosis::TooOld { version: (major, minor) } => vec![format!(
             "no Python names: this is CPython {major}.{minor}, and only 3.9 and later can have them; native stacks are \

@@ -374,12 +374,12 @@ fn name_advice(summary: &Summary) -> Vec<String> {
         .iter()
         .filter(|target| !some_python || is_python(target))
         .filter_map(|target| {
-            let lines = advice(target, &summary.refusals);
-            (!lines.is_empty()).then_some((target.samples, lines))
+            let lines = advice(target, &summary.refusals, summary.follows);
+            (!lines.is_empty()).then_some((target, lines))
         })
         .collect();
     let all: u64 = summary.targets.iter().map(|target| target.samples).sum();
-    let theirs: u64 = in_need.iter().map(|(samples, _)| samples).sum();
+    let theirs: u64 = in_need.iter().map(|(target, _)| target.samples).sum();
     let some_named = summary
         .targets
         .iter()
@@ -388,36 +388,66 @@ fn name_advice(summary: &Summary) -> Vec<String> {
         return Vec::new();
     }
     let others = in_need.len().saturating_sub(1);
-    let mut lines = in_need.into_iter().map(|(_, lines)| lines);
-    let mut lines = lines.next().unwrap_or_default();
-    if others > 0
-        && let Some(last) = lines.last_mut()
+    let Some((target, mut lines)) = in_need.into_iter().next() else {
+        return Vec::new();
+    };
+    if processes(summary) > 1
+        && let Some(first) = lines.first_mut()
     {
-        // Writing to a `String` cannot fail.
-        let _ = write!(last, " (as for {others} more of the processes)");
+        let more = match others {
+            0 => String::new(),
+            1 => " and another process".to_owned(),
+            more => format!(" and {more} more processes"),
+        };
+        let label = visible(&target.label);
+        *first = format!("{label} [{}]{more}: {first}", target.pid);
     }
     lines
 }
 
 /// The targets in a few words.
 fn who(summary: &Summary) -> String {
-    let without = match summary.unsampled.processes {
+    let sampled = summary.targets.iter().find(|target| target.samples > 0);
+    let others = summary.unsampled.processes + idle(summary);
+    let without = match others {
         0 => String::new(),
         more => format!(" and {} without samples", grouped(more)),
     };
-    match (summary.targets.as_slice(), processes(summary)) {
-        ([], _) => "no process".to_owned(),
-        ([target, ..], 1) => {
+    match (sampled.or(summary.targets.first()), processes(summary)) {
+        (Some(target), 0) if others == 1 => {
+            format!("pid {} ({})", target.pid, short_command(target))
+        }
+        (_, 0) => match others {
+            0 => "no process".to_owned(),
+            others => counted_processes(others),
+        },
+        (Some(target), 1) => {
             format!("pid {} ({}){without}", target.pid, short_command(target))
         }
-        (_, several) => format!("{} processes{without}", grouped(several)),
+        (_, several) => format!("{}{without}", counted_processes(several)),
+    }
+}
+
+fn counted_processes(number: u64) -> String {
+    match number {
+        1 => "1 process".to_owned(),
+        more => format!("{} processes", grouped(more)),
     }
 }
 
 /// Processes with samples: one that ran several programs counts once.
 fn processes(summary: &Summary) -> u64 {
-    let pids: BTreeSet<Pid> = summary.targets.iter().map(|target| target.pid).collect();
+    let sampled = summary.targets.iter().filter(|target| target.samples > 0);
+    let pids: BTreeSet<Pid> = sampled.map(|target| target.pid).collect();
     pids.len() as u64 + summary.unsampled.untold
+}
+
+/// Processes that were asked for and have no samples.
+fn idle(summary: &Summary) -> u64 {
+    let pids: BTreeSet<Pid> = summary.targets.iter().map(|target| target.pid).collect();
+    let sampled = summary.targets.iter().filter(|target| target.samples > 0);
+    let sampled: BTreeSet<Pid> = sampled.map(|target| target.pid).collect();
+    pids.difference(&sampled).count() as u64
 }
 
 fn how_long(summary: &Summary) -> String {

@@ -72,6 +72,7 @@ impl Features {
         let [runtime] = btf.member_offsets("sched_entity", ["sum_exec_runtime"])?;
         let [live, reaped] = btf.member_offsets("signal_struct", ["live", "sum_sched_runtime"])?;
         let [level, numbers] = btf.member_offsets("pid", ["level", "numbers"])?;
+        let [binprm_p] = btf.member_offsets("linux_binprm", ["p"])?;
         let [namespace] = btf.member_offsets("pid_namespace", ["ns"])?;
         let [inum] = btf.member_offsets("ns_common", ["inum"])?;
         Some(TaskOffsets {
@@ -83,6 +84,7 @@ impl Features {
             signal_runtime: reaped,
             pid_level: level,
             pid_numbers: numbers,
+            binprm_p,
             namespace_inum: namespace + inum,
         })
     }

@@ -100,7 +100,9 @@ fn parse_event(record: &[u8]) -> Option<ProcessEvent> {
             parent: Pid(event.parent),
             ns_pid: event.ns_pid,
         },
-        kind::EXEC => ProcessChange::Executed,
+        kind::EXEC => ProcessChange::Executed {
+            stack: Some(event.stack).filter(|&stack| stack != 0),
+        },
         kind::EXIT => ProcessChange::Exited {
             cpu_time: Duration::from_nanos(event.cpu_ns),
         },
@@ -238,7 +240,7 @@ mod tests {
         };
         assert_eq!(
             (event.pid, event.change),
-            (Pid(42), ProcessChange::Executed)
+            (Pid(42), ProcessChange::Executed { stack: None })
         );
         bytes[kind_at] = 77;
         assert!(parse(&bytes, &mut words).is_none());

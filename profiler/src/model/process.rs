@@ -28,7 +28,10 @@ pub enum ProcessChange {
         ns_pid: u32,
     },
     /// It runs another program now.
-    Executed,
+    Executed {
+        /// Where the program's stack begins; `None` where it is not known. Another place after each `exec`.
+        stack: Option<u64>,
+    },
     /// Its last thread has ended. Its pid can soon be another's.
     Exited {
         /// CPU time that its threads used, from its beginning on; zero where it is not known.

@@ -38,7 +38,7 @@ pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_handle};
 pub use select::{Cgroup, Container, ContainerIdError, SelectError, Selector};
-pub use target::{Target, TargetError, perf_map_directory};
+pub use target::{Target, TargetError, perf_map_directory, stack_of};
 pub use tree::descendants_of;
 pub use vdso::{vdso_file, vdso_image};
 

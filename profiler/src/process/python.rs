@@ -4,9 +4,10 @@ use std::{
     fs::{self, File},
     io::Read,
     path::{Path, PathBuf},
+    sync::{LazyLock, Mutex, PoisonError},
 };
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::Pid;
 
@@ -14,7 +15,7 @@ use super::{
     PythonInfo, Target,
     command_line::{self, PerfSupport},
     elf::{ElfFile, SymbolTable},
-    file::{file_name, open_mapped},
+    file::{FileIdentity, file_name, open_mapped},
     mappings::Mapping,
 };
 
@@ -33,6 +34,11 @@ const SEARCHED_BYTES_MAX: u64 = 64 << 20;
 
 /// Bytes of the environment that are read; `execve` allows 6 MiB by default.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
+
+/// Files of which it is remembered whether they hold an interpreter.
+const KNOWN_FILES_MAX: usize = 16_384;
+type KnownFiles = FxHashMap<FileIdentity, Option<(u8, u8)>>;
+static KNOWN_FILES: LazyLock<Mutex<KnownFiles>> = LazyLock::new(Mutex::default);
 
 /// Finds the interpreter in a process and how it was started.
 ///
@@ -150,8 +156,18 @@ fn version_of_file(
     let Ok(opened) = open_mapped(pid, mapping) else {
         return from_name;
     };
+    // The same files are mapped by process after process, and nothing in them changes.
+    let mut known = KNOWN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&version) = known.get(&opened.identity) {
+        return version.or(from_name);
+    }
     let named_python = file_name(path).starts_with("python");
-    version_in_file(&opened.file, named_python, budget).or(from_name)
+    let version = version_in_file(&opened.file, named_python, budget);
+    // Where the budget was spent, it may not have been looked at.
+    if budget.0 > 0 && known.len() < KNOWN_FILES_MAX {
+        known.insert(opened.identity, version);
+    }
+    version.or(from_name)
 }
 
 /// The CPython that a program is or is linked with, from its file; `None` if that cannot be told. Reads some MiB at

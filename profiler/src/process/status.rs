@@ -64,6 +64,11 @@ pub(super) struct Image {
 }
 
 impl Image {
+    /// Where the stack begins.
+    pub(super) const fn stack_begin(self) -> u64 {
+        self.stack
+    }
+
     /// `None` where the kernel keeps it from us: it shows 0 or 1 then (`do_task_stat`, fs/proc/array.c).
     fn of([begin, end, stack]: [u64; 3]) -> Option<Self> {
         let code = [begin, end];

@@ -111,9 +111,7 @@ pub enum TargetError {
         pid: Pid,
     },
     /// We may not look into it.
-    #[error(
-        "not allowed to look into process {pid}{owner}: run pyprof-bpf with sudo, or give it CAP_SYS_PTRACE"
-    )]
+    #[error("not allowed to look into process {pid}{owner}: {}", more_rights())]
     NotPermitted {
         /// What was asked for.
         pid: Pid,
@@ -319,6 +317,12 @@ impl Target {
     }
 }
 
+/// Where a process's stack begins: at another place after each `exec`. `None` where that cannot be known.
+pub fn stack_of(pid: Pid) -> Option<u64> {
+    let image = Stat::parse(&read(pid, "stat").ok()?)?.image?;
+    Some(image.stack_begin())
+}
+
 /// The same of a process of which only the pid is known.
 pub fn perf_map_directory(pid: Pid) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root/tmp"))
@@ -327,6 +331,16 @@ pub fn perf_map_directory(pid: Pid) -> PathBuf {
 impl AsFd for Target {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
+    }
+}
+
+/// What would help who may not look into a process. Root may lack a capability that the process has
+/// (`cap_ptrace_access_check`, security/commoncap.c).
+fn more_rights() -> &'static str {
+    if rustix::process::geteuid().is_root() {
+        "that takes CAP_SYS_PTRACE and all that the process itself may; use sudo outside of a container"
+    } else {
+        "run pyprof-bpf with sudo, or give it CAP_SYS_PTRACE"
     }
 }
 

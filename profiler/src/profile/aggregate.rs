@@ -1,6 +1,6 @@
 //! From single stacks to counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::FxBuildHasher;
@@ -110,14 +110,20 @@ impl Aggregator {
             ..Quality::default()
         };
         let frames = quality::frame_counts(&locations);
+        let mut with_python = BTreeSet::new();
         for (key, count) in &counts {
+            let before = totals.with_python;
             totals.count(&frames, self.stacks.get(key.stack), key, *count);
+            if totals.with_python > before {
+                with_python.insert(key.pid);
+            }
         }
         Profile {
             quality: totals,
             locations,
             process_names: BTreeMap::new(),
             merge_processes: false,
+            with_python,
             stacks: self.stacks,
             threads: self.threads,
             counts,

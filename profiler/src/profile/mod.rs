@@ -13,7 +13,7 @@ mod stack_table;
 pub(crate) mod testing;
 mod view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
@@ -38,6 +38,8 @@ pub struct Profile {
     pub process_names: BTreeMap<Pid, ProcessName>,
     /// Show the stacks of all processes as those of one. Nothing is forgotten by it.
     pub merge_processes: bool,
+    /// Processes with Python frames.
+    with_python: BTreeSet<Pid>,
     stacks: StackTable,
     threads: IndexSet<Thread, FxBuildHasher>,
     counts: Vec<(CountKey, u64)>,

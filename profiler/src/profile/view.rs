@@ -14,7 +14,7 @@ pub enum View {
     /// Code of other JIT compilers stays: it is a program's own code, or a Python function without a name. Of a stack
     /// without Python frames (a worker thread of a native library, the start of the interpreter) all compiled code is
     /// shown; of the interpreter's functions that call each other only the outermost, unless there are no Python
-    /// frames in the whole profile.
+    /// frames of its process at all.
     #[default]
     Python,
     /// Everything.
@@ -89,7 +89,8 @@ pub(super) fn show<'p>(
         .rev()
         .flat_map(|&id| profile.locations.frames(id).iter().rev());
     frames.extend(recorded.map(ViewFrame::Code));
-    fold(view, &mut frames, roots, profile.quality.with_python > 0);
+    let has_python = profile.with_python.contains(&key.pid);
+    fold(view, &mut frames, roots, has_python);
     if frames.len() == roots {
         frames.push(ViewFrame::NoFrames);
     }
@@ -104,7 +105,7 @@ pub(super) fn show<'p>(
     }
 }
 
-/// Removes the frames from `roots` on that the view hides. `has_python`: there are Python frames in the profile.
+/// Removes the frames from `roots` on that the view hides. `has_python`: there are Python frames of its process.
 fn fold(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize, has_python: bool) {
     let kind = |frame: &ViewFrame<'_>| match frame {
         ViewFrame::Code(frame) => Some(frame.kind),

@@ -125,9 +125,9 @@ impl EndedPrograms {
             EndedKind::Root | EndedKind::Other => self.with_samples.remove(&ended.pid),
         };
         if samples == 0 && !is_root {
-            if ended.kind == EndedKind::Other && !had_samples {
-                self.add_unmet(1, ended.cpu_time);
-            }
+            // Where it had samples as another program, it is counted already, but for its CPU time.
+            let is_new = ended.kind == EndedKind::Other && !had_samples;
+            self.add_unmet(u64::from(is_new), ended.cpu_time);
             return;
         }
         if self.told.len() >= TOLD_MAX && !is_root {

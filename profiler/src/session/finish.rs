@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::{
     BpfStats, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary, Throttling,
-    ended::Finished, record::Session, targets::Stages,
+    ended::Finished,
+    record::{MAPS_PATIENCE, Session},
+    targets::Stages,
 };
 use crate::{
     kernel::{Counters, RateLimits},
@@ -35,7 +37,7 @@ impl Session {
         self.events.stop();
         let longest_turn = self.longest_turn;
         tracing::debug!("the longest turn took {longest_turn:?}");
-        self.resolver.read_perf_maps();
+        self.resolver.read_perf_maps(MAPS_PATIENCE);
         // The ring buffer may hold more than one turn takes.
         while self.turn() {}
         let counters = self.kernel.counters().unwrap_or_default();
@@ -107,6 +109,7 @@ impl Session {
         let summary = Summary {
             targets,
             roots,
+            follows: self.following.forks,
             unsampled,
             stop,
             elapsed,

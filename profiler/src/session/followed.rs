@@ -9,7 +9,7 @@ use crate::{
     model::{ImageId, Pid},
     process::{
         Mapping, Pace, ParsedMappings, PythonInfo, Target, inspect, perf_map_handle,
-        read_executable_mappings,
+        read_executable_mappings, stack_of,
     },
     symbols::Resolver,
     unwind::TableBuilder,
@@ -19,6 +19,8 @@ use crate::{
 const INSPECT_AGAIN: Duration = Duration::from_secs(2);
 /// A program maps its libraries in its first moments, and may have no others.
 const YOUNG_FOR: Duration = Duration::from_millis(300);
+/// A process that has a title gives it to itself soon.
+const NEW_FOR: Duration = Duration::from_secs(3);
 /// Bytes of a command line that are kept of a process that has ended.
 const COMMAND_BYTES_MAX: usize = 1024;
 
@@ -37,6 +39,7 @@ pub(super) struct Followed {
     /// `None`: it was gone, or could not be looked at, when it was met.
     pub(super) target: Option<Target>,
     pub(super) identity: Identity,
+    met: Instant,
     inspected: Instant,
     pub(super) cpu_at_start: Duration,
     /// Known from its end.
@@ -47,6 +50,8 @@ pub(super) struct Followed {
     pace: Pace,
     young_until: Option<Instant>,
     seen_gone: bool,
+    /// Where the stack of its program begins, if known.
+    stack: Option<u64>,
     /// Mappings past the limits, at most.
     pub(super) left_out: u32,
 }
@@ -83,6 +88,7 @@ impl Followed {
             image,
             target,
             identity,
+            met: Instant::now(),
             inspected: Instant::now(),
             cpu_at_start: Duration::ZERO,
             cpu_at_end: None,
@@ -90,12 +96,15 @@ impl Followed {
             pace: Pace::default(),
             young_until: None,
             seen_gone: false,
+            stack: None,
             left_out: 0,
         }
     }
 
     /// It runs another program now. Gives what is left of the old one, which keeps the CPU time used so far.
-    pub(super) fn replaced(&mut self, image: ImageId) -> (ImageId, Identity) {
+    /// `stack`: where the new one's begins, by which it is known.
+    pub(super) fn replaced(&mut self, image: ImageId, stack: Option<u64>) -> (ImageId, Identity) {
+        self.stack = stack;
         let before = std::mem::replace(&mut self.image, image);
         let nothing = Identity {
             python: PythonInfo::unknown(),
@@ -153,7 +162,9 @@ impl Followed {
     }
 
     fn read_program(&mut self, pid: Pid, builder: &TableBuilder, resolver: &mut Resolver) {
-        if let Ok(target) = Target::check(pid) {
+        if let Ok(target) = Target::check(pid)
+            && self.is_still_it(pid)
+        {
             let python = inspect(&target, &mappings_of(pid).unwrap_or_default());
             self.identity = Identity::of(&target, python);
             self.inspected = Instant::now();
@@ -177,6 +188,10 @@ impl Followed {
         else {
             return;
         };
+        if !self.is_still_it(pid) {
+            // It runs yet another program, of which will be told.
+            return;
+        }
         self.left_out = self.left_out.max(left_out);
         if mappings.is_empty() {
             return;
@@ -206,16 +221,29 @@ impl Followed {
         }
     }
 
+    /// It was met not long ago.
+    pub(super) fn is_new(&self) -> bool {
+        self.met.elapsed() < NEW_FOR
+    }
+
     /// It was found to be gone. True if it was so the last time, too: then nothing more will come of it.
     pub(super) fn was_gone_before(&mut self) -> bool {
         std::mem::replace(&mut self.seen_gone, true)
     }
 
+    /// The process still runs this program, as far as can be known.
+    fn is_still_it(&self, pid: Pid) -> bool {
+        self.stack
+            .zip(stack_of(pid))
+            .is_none_or(|(known, now)| known == now)
+    }
+
     /// CPU time used since sampling began.
     pub(super) fn cpu_time(&self) -> Duration {
-        let now = self.cpu_at_end;
-        let now = now.or_else(|| self.target.as_ref().map(Target::cpu_time));
-        now.unwrap_or_default().saturating_sub(self.cpu_at_start)
+        // The kernel side's number lacks threads that were ending at the same moment.
+        let seen = self.target.as_ref().map(Target::cpu_time);
+        let now = self.cpu_at_end.max(seen).unwrap_or_default();
+        now.saturating_sub(self.cpu_at_start)
     }
 }
 

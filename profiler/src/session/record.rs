@@ -42,6 +42,8 @@ const TURN_OF_YOUNG: Duration = Duration::from_millis(10);
 const DRAIN_MAX: usize = 16_384;
 /// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
 const SLOW_TURNS: u32 = 5;
+/// Reading large perf maps takes so long at most, before sampling begins and when it has ended.
+pub(super) const MAPS_PATIENCE: Duration = Duration::from_secs(2);
 /// After telling how far it is, the session rests from that for so many times as long as it took.
 const TELL_REST: u32 = 200;
 /// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later,
@@ -214,8 +216,8 @@ impl Session {
             builder: &builder,
             resolver: &mut resolver,
         };
-        targets.introduce(&mut stages);
-        resolver.read_perf_maps();
+        targets.introduce(&mut stages, kernel.follows());
+        resolver.read_perf_maps(MAPS_PATIENCE);
         builder.settle(TABLES_PATIENCE);
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
@@ -382,7 +384,10 @@ impl Session {
                 return;
             }
             first_sample.get_or_insert(sample.ktime);
-            let image = targets.image_of(sample.pid, &mut stages);
+            let Some(image) = targets.image_of(sample.pid, &mut stages) else {
+                // It runs something else by now than what was asked for.
+                return;
+            };
             if let Some(walk) = UnfinishedWalk::of(&sample, image) {
                 unfinished.push(walk);
                 return;

@@ -128,6 +128,8 @@ pub struct Summary {
     pub targets: Vec<TargetSummary>,
     /// How many processes were asked for by pid.
     pub roots: usize,
+    /// Child processes were recorded too.
+    pub follows: bool,
     /// Those of which there is no sample.
     pub unsampled: Unsampled,
     /// Why it ended.

@@ -4,6 +4,8 @@
 //! here nothing is known of it but that, until it is met: with its first sample, its first own mapping, or when its
 //! parent is forgotten. So a process that ends without a sample costs next to nothing.
 
+mod selecting;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::OwnedFd,
@@ -13,22 +15,24 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    SessionError,
     ended::{EndedKind, EndedPrograms, Finished},
     followed::{Followed, News, mappings_of},
     unmet::{Child, UnmetChildren},
 };
 use crate::{
     model::{ImageId, Pid, ProcessChange, ProcessEvent},
-    process::{Pace, Selector, Target, TargetError, descendants_of},
+    process::{Pace, Selector, Target},
     symbols::{ForkedChild, Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
 };
 
 /// What processes call themselves is read this often: some twenty microseconds for each.
 const TITLES_AGAIN: Duration = Duration::from_secs(2);
+/// A program cannot have written to its perf map so soon after it was loaded: an interpreter takes longer to start.
+const FRESH_FOR: Duration = Duration::from_millis(10);
 /// Processes that belong without having run a program since the recording began are looked for this often.
 const SELECT_AGAIN: Duration = Duration::from_secs(2);
+
 /// The stages that must know of processes.
 pub(super) struct Stages<'s> {
     pub(super) builder: &'s TableBuilder,
@@ -48,80 +52,20 @@ pub(super) struct Targets {
     roots: BTreeMap<Pid, OwnedFd>,
     /// There is something to look at in these.
     dirty: BTreeSet<Pid>,
+    /// These are to be no targets any more.
+    to_expel: Vec<Pid>,
+    /// The kernel side tells of ends, and takes out who has ended.
+    told: bool,
     /// Looking at all of them.
     pace: Pace,
     next_image: u32,
+    /// When sampling began, since boot.
+    began: Option<Duration>,
     titles_read: Instant,
     selected: Instant,
 }
 
 impl Targets {
-    /// The processes that are selected now, and what is mapped in them. All that were given by pid must be fit; of the
-    /// others, those that have exited are left out, and those that we may not look into are counted. `trees`: with all
-    /// that descend from them.
-    pub(super) fn select(selector: &Selector, trees: bool) -> Result<Self, SessionError> {
-        let mut targets = Self {
-            selector: selector.clone(),
-            trees,
-            refused: 0,
-            followed: FxHashMap::default(),
-            children: UnmetChildren::default(),
-            ended: EndedPrograms::default(),
-            roots: BTreeMap::new(),
-            dirty: BTreeSet::new(),
-            pace: Pace::default(),
-            next_image: 1,
-            titles_read: Instant::now(),
-            selected: Instant::now(),
-        };
-        let mut refusal = None;
-        for pid in selector.scan()? {
-            match Target::check(pid) {
-                Ok(target) => {
-                    if !selector.is_open() {
-                        targets.roots.insert(pid, handle_of(&target)?);
-                    }
-                    targets.attach(target);
-                }
-                Err(error) if selector.is_open() => {
-                    targets.refused += u64::from(matches!(error, TargetError::NotPermitted { .. }));
-                    refusal = Some(error);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if let Some(error) = refusal
-            && targets.followed.is_empty()
-        {
-            return Err(error.into());
-        }
-        if trees {
-            targets.attach_descendants(|_, _| {});
-        }
-        Ok(targets)
-    }
-
-    fn attach(&mut self, target: Target) {
-        let image = self.new_image();
-        self.followed
-            .insert(target.pid, Followed::attached(target, image));
-    }
-
-    /// Takes in the processes that descend from these and are not known yet; each is handed to `each`.
-    fn attach_descendants(&mut self, mut each: impl FnMut(&mut Self, Pid)) {
-        let roots: Vec<Pid> = self.followed.keys().copied().collect();
-        for pid in descendants_of(&roots) {
-            if self.knows(pid) {
-                continue;
-            }
-            // It may have ended since.
-            if let Ok(target) = Target::check(pid) {
-                self.attach(target);
-                each(self, pid);
-            }
-        }
-    }
-
     fn new_image(&mut self) -> ImageId {
         self.next_image += 1;
         ImageId(self.next_image)
@@ -147,86 +91,28 @@ impl Targets {
         files.values().sum()
     }
 
-    /// Makes all of them known to the other stages. From here on the kernel side follows them; those that came until now
-    /// are looked for once more.
-    pub(super) fn introduce(&mut self, stages: &mut Stages<'_>) {
-        let pids: Vec<Pid> = self.followed.keys().copied().collect();
-        for pid in pids {
-            self.introduce_one(pid, stages);
-        }
-        if self.trees {
-            // The kernel side must know the parents first.
-            stages.builder.settle(Duration::from_secs(1));
-            self.attach_descendants(|targets, pid| targets.introduce_one(pid, stages));
-        }
-        self.select_newcomers(stages);
-    }
-
-    /// Takes in processes that belong and are not known yet: those that came while this was set up, were moved to the
-    /// control group, or have loaded their libpython since.
-    fn select_newcomers(&mut self, stages: &mut Stages<'_>) {
-        if !self.selector.is_open() || self.pace.is_resting() {
-            return;
-        }
-        let began = Instant::now();
-        for pid in self.selector.scan().unwrap_or_default() {
-            if !self.knows(pid) {
-                self.take_in(pid, stages);
-            }
-        }
-        self.selected = Instant::now();
-        self.pace.spent(began.elapsed());
-    }
-
-    /// Makes a process that belongs a target.
-    fn take_in(&mut self, pid: Pid, stages: &mut Stages<'_>) {
-        if let Ok(target) = Target::check(pid) {
-            self.attach(target);
-            self.introduce_one(pid, stages);
+    /// No more samples are to be taken of a process.
+    fn expel(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+        if !stages.builder.expel(pid) {
+            self.to_expel.push(pid);
         }
     }
 
-    fn introduce_one(&mut self, pid: Pid, stages: &mut Stages<'_>) {
-        let Some(entry) = self.followed.get_mut(&pid) else {
-            return;
-        };
-        let Some(target) = &entry.target else {
-            return;
-        };
-        let python = entry.identity.python.clone();
-        stages.resolver.add_process(entry.image, target, python);
-        if !stages.builder.admit(pid, entry.image) {
-            // Too much to do: it is found again when processes are looked for the next time.
-            self.followed.remove(&pid);
-            return;
-        }
-        // What we launch will be something else before its first instruction of interest: no tables for ourselves.
-        if !target.is_own_image() {
-            entry.read_mappings(pid, stages.builder, stages.resolver);
-        }
-        self.mark(pid);
-    }
-
-    /// Sampling begins: the CPU time of the targets counts from now on.
-    pub(super) fn begin_counting(&mut self) {
-        for entry in self.followed.values_mut() {
-            entry.cpu_at_start = entry
-                .target
-                .as_ref()
-                .map_or(Duration::ZERO, Target::cpu_time);
-        }
-    }
-
-    /// The program that a process runs, for a sample of it. One that nothing was known of is met now.
-    pub(super) fn image_of(&mut self, pid: Pid, stages: &mut Stages<'_>) -> ImageId {
+    /// The program that a process runs, for a sample of it. One that nothing was known of is met now. `None`: it does not
+    /// belong any more.
+    pub(super) fn image_of(&mut self, pid: Pid, stages: &mut Stages<'_>) -> Option<ImageId> {
         if let Some(entry) = self.followed.get(&pid) {
-            return entry.image;
+            return Some(entry.image);
         }
         if self.children.contains(pid) {
-            return self.meet(pid, stages);
+            return Some(self.meet(pid, stages));
+        }
+        if self.selector.is_open() && !self.trees && !self.selector.admits(pid) {
+            self.expel(pid, stages);
+            return None;
         }
         // Its fork was not told: the event found no room in the ring.
-        match Target::check(pid) {
+        Some(match Target::check(pid) {
             Ok(target) => {
                 let image = self.new_image();
                 let entry = Followed::attached(target, image);
@@ -240,7 +126,7 @@ impl Targets {
                 image
             }
             Err(_) => ImageId::default(),
-        }
+        })
     }
 
     /// Begins with a child that has been waiting: with all that its parent had.
@@ -272,21 +158,31 @@ impl Targets {
             ProcessChange::Forked { parent, ns_pid } => {
                 // It has the pid of one whose end was not told.
                 self.exited(event.pid, None, stages);
-                self.forked(event.pid, parent, ns_pid, event.boottime);
+                self.forked(event.pid, parent, ns_pid, event.boottime, stages);
                 false
             }
-            ProcessChange::Executed => {
-                self.executed(event.pid, event.boottime, stages);
+            ProcessChange::Executed { stack } => {
+                self.executed(event.pid, event.boottime, stack, stages);
                 true
             }
             ProcessChange::Exited { cpu_time } => {
+                // Of what came and went while this was being set up, nothing counts.
+                let is_before = self.began.is_none_or(|began| event.boottime < began);
+                let cpu_time = if is_before { Duration::ZERO } else { cpu_time };
                 self.exited(event.pid, Some(cpu_time), stages);
                 false
             }
         }
     }
 
-    fn forked(&mut self, pid: Pid, parent: Pid, ns_pid: u32, since_boot: Duration) {
+    fn forked(
+        &mut self,
+        pid: Pid,
+        parent: Pid,
+        ns_pid: u32,
+        since_boot: Duration,
+        stages: &mut Stages<'_>,
+    ) {
         let child = match self.followed.get(&parent) {
             Some(entry) => Some(Child {
                 from: entry.image,
@@ -297,12 +193,21 @@ impl Targets {
             }),
             None => self.children.forked(parent, ns_pid, since_boot),
         };
-        if let Some(child) = child {
-            self.children.add(pid, child);
+        match child {
+            Some(child) => self.children.add(pid, child),
+            // Its parent does not belong any more.
+            None if self.selector.is_open() && !self.trees => self.expel(pid, stages),
+            None => {}
         }
     }
 
-    fn executed(&mut self, pid: Pid, since_boot: Duration, stages: &mut Stages<'_>) {
+    fn executed(
+        &mut self,
+        pid: Pid,
+        since_boot: Duration,
+        stack: Option<u64>,
+        stages: &mut Stages<'_>,
+    ) {
         if self.children.contains(pid) {
             self.meet(pid, stages);
         }
@@ -320,15 +225,17 @@ impl Targets {
             }
             return;
         };
-        let (before, identity) = entry.replaced(image);
-        stages.resolver.exec(before, image, since_boot);
+        let (before, identity) = entry.replaced(image, stack);
+        let is_fresh = now_since_boot().saturating_sub(since_boot) < FRESH_FOR;
+        stages.resolver.exec(before, image, since_boot, is_fresh);
         stages.builder.runs(pid, image);
         let kind = EndedKind::Replaced;
         self.ended.push(pid, before, identity, Duration::ZERO, kind);
         if self.selector.is_open() && !self.trees && !self.selector.admits(pid) {
             // A Python has started something that is none.
-            stages.builder.forget(pid, image, true);
+            stages.builder.forget(pid, image);
             self.followed.remove(&pid);
+            self.expel(pid, stages);
             return;
         }
         self.mark(pid);
@@ -379,9 +286,7 @@ impl Targets {
 
     /// For kernels that do not tell: a process that was asked for runs another program.
     pub(super) fn executed_untold(&mut self, pid: Pid, stages: &mut Stages<'_>) {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let since_boot = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32);
-        self.executed(pid, since_boot, stages);
+        self.executed(pid, now_since_boot(), None, stages);
     }
 
     fn note(&mut self, pid: Pid, news: News) {
@@ -418,6 +323,9 @@ impl Targets {
         for pid in self.dirty.clone() {
             self.look(pid, stages);
         }
+        for pid in std::mem::take(&mut self.to_expel) {
+            self.expel(pid, stages);
+        }
         self.forget(stages, false);
     }
 
@@ -443,6 +351,7 @@ impl Targets {
         for pid in gone {
             self.lost_sight_of(pid, stages);
         }
+        self.read_first_titles();
         if self.selected.elapsed() >= SELECT_AGAIN {
             self.select_newcomers(stages);
         }
@@ -462,10 +371,23 @@ impl Targets {
             return;
         }
         if entry.was_gone_before() {
-            let image = entry.image;
             self.exited(pid, None, stages);
-            stages.builder.forget(pid, image, true);
+            if !self.told {
+                self.expel(pid, stages);
+            }
         }
+    }
+
+    /// Those that have just been met are about to give themselves one.
+    fn read_first_titles(&mut self) {
+        if self.pace.is_resting() {
+            return;
+        }
+        let began = Instant::now();
+        for entry in self.followed.values_mut().filter(|entry| entry.is_new()) {
+            entry.read_title();
+        }
+        self.pace.spent(began.elapsed());
     }
 
     /// Processes change their titles: they are read from time to time; `at_once`: now.
@@ -498,7 +420,7 @@ impl Targets {
             for pid in heirs {
                 self.meet(pid, stages);
             }
-            stages.builder.forget(ended.pid, ended.image, false);
+            stages.builder.forget(ended.pid, ended.image);
             self.ended.tell(ended, stages.resolver);
         }
     }
@@ -569,12 +491,9 @@ impl Targets {
     }
 }
 
-/// A handle that becomes readable when the process exits.
-fn handle_of(target: &Target) -> Result<OwnedFd, TargetError> {
-    target.exited().map_err(|source| TargetError::Proc {
-        path: format!("the handle of process {}", target.pid),
-        source,
-    })
+fn now_since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
 fn has_exited(handle: &OwnedFd) -> bool {

@@ -18,8 +18,8 @@ const BETWEEN_MAX: usize = 16;
 pub(super) struct Child {
     /// The program that it was forked from, as far as that was met.
     pub(super) from: ImageId,
-    /// Pids, in their own namespaces, of those between, the nearest first.
-    pub(super) between: Vec<u32>,
+    /// Pids, in their own namespaces, of those between, the nearest first, and when they were made.
+    pub(super) between: Vec<(u32, Duration)>,
     pub(super) ns_pid: u32,
     pub(super) since_boot: Duration,
     /// What its parent was called.
@@ -43,7 +43,7 @@ impl UnmetChildren {
     /// One of them has a child.
     pub(super) fn forked(&self, parent: Pid, ns_pid: u32, since_boot: Duration) -> Option<Child> {
         let parent = self.children.get(&parent)?;
-        let mut between = vec![parent.ns_pid];
+        let mut between = vec![(parent.ns_pid, parent.since_boot)];
         between.extend(parent.between.iter().take(BETWEEN_MAX - 1));
         Some(Child {
             between,

@@ -14,7 +14,7 @@ use super::{
     diagnose,
     perf_map::{
         PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapMemory,
-        PerfMapState, Refusal,
+        PerfMapPosition, PerfMapState, Refusal,
     },
     recent::{Recent, Seen},
 };
@@ -58,6 +58,8 @@ pub(super) struct OwnedMap {
     contest: Contest,
     /// There is more in the file than was read.
     is_behind: bool,
+    /// Its process runs another program now: what is added is not this one's.
+    is_frozen: bool,
 }
 
 /// Work that may be done now. It is measured in CPU time: on a busy machine no less of it is done.
@@ -95,8 +97,9 @@ pub struct ForkedChild<'a> {
     pub pid: Pid,
     /// The same in its own pid namespace.
     pub ns_pid: u32,
-    /// The same of the processes between it and the one whose names it begins with, the nearest first.
-    pub between: &'a [u32],
+    /// The same of the processes between it and the one whose names it begins with, the nearest first, and when they were
+    /// made.
+    pub between: &'a [(u32, Duration)],
     /// When it was made, since boot.
     pub since_boot: Duration,
 }
@@ -136,20 +139,22 @@ fn perf_map_of(target: &Target, memory: &PerfMapMemory) -> SharedMap {
     let beginning = PerfMapBeginning {
         not_before,
         read_before: None,
+        began: Some(file_time_at(target.started())),
     };
     let map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone());
-    share(map.beginning_at(beginning), target.pid)
+    let map = share(map.beginning_at(beginning), target.pid);
+    lock(&map).read_on(MAP_WORK_AT_ONCE);
+    map
 }
 
-/// The map of a process, once its beginning has been read.
+/// The map of a process. It is read when a name is looked for.
 fn share(file: PerfMapFile, owner: Pid) -> SharedMap {
-    let mut map = OwnedMap {
+    Arc::new(Mutex::new(OwnedMap {
         file,
         contest: Contest::new(owner),
-        is_behind: false,
-    };
-    map.read_on(MAP_WORK_AT_ONCE);
-    Arc::new(Mutex::new(map))
+        is_behind: true,
+        is_frozen: false,
+    }))
 }
 
 /// The value is whole whenever the lock is free, also after a panic.
@@ -197,9 +202,10 @@ impl Process {
 
     /// A child process, with all that its parent has. Costs no more than its own perf map.
     pub(super) fn forked(&self, child: ForkedChild<'_>, memory: &PerfMapMemory) -> Self {
-        // What the parent wrote before the child was made.
-        lock(&self.map).read_on(MAP_WORK_AT_ONCE);
-        let own = &lock(&self.map).file;
+        let mut parents = lock(&self.map);
+        // What the parent wrote before the child was made, should a name be missing.
+        parents.is_behind = true;
+        let own = &parents.file;
         let map_of = |ns_pid, beginning, owner| {
             let location = PerfMapLocation {
                 directory: perf_map_directory(child.pid),
@@ -209,16 +215,18 @@ impl Process {
             let map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone());
             share(map.with_directory_of(own).beginning_at(beginning), owner)
         };
-        let beginning = PerfMapBeginning {
-            not_before: Some(file_time_at(child.since_boot)),
+        let since = |since_boot| PerfMapBeginning {
+            not_before: Some(file_time_at(since_boot)),
             read_before: None,
+            began: Some(file_time_at(since_boot)),
         };
-        let map = map_of(child.ns_pid, beginning, child.pid);
+        let map = map_of(child.ns_pid, since(child.since_boot), child.pid);
         let between: Vec<_> = child
             .between
             .iter()
-            .map(|&ns_pid| map_of(ns_pid, PerfMapBeginning::default(), Pid(0)))
+            .map(|&(ns_pid, since_boot)| map_of(ns_pid, since(since_boot), Pid(0)))
             .collect();
+        drop(parents);
         let ancestors = between.into_iter().chain([Arc::clone(&self.map)]);
         let ancestors = ancestors.chain(self.inherited.iter().cloned());
         let inherited = ancestors.take(ANCESTORS_MAX).collect();
@@ -231,11 +239,27 @@ impl Process {
 
     /// The program that has replaced this one in its process. Nothing is known of it, and nothing is left of the old one
     /// but where the perf map is, and what in it is not the new one's.
-    pub(super) fn replaced(&self, since_boot: Duration, memory: &PerfMapMemory) -> Self {
-        let own = &lock(&self.map).file;
+    ///
+    /// `is_fresh`: it has only just begun, so that all that is in the map by now is the old one's.
+    pub(super) fn replaced(
+        &self,
+        since_boot: Duration,
+        is_fresh: bool,
+        memory: &PerfMapMemory,
+    ) -> Self {
+        let mut map = lock(&self.map);
+        map.is_frozen = true;
+        let own = &map.file;
+        let began = file_time_at(since_boot);
+        let position = if is_fresh {
+            own.position_now().map(PerfMapPosition::as_end)
+        } else {
+            own.position()
+        };
         let beginning = PerfMapBeginning {
-            not_before: Some(file_time_at(since_boot)),
-            read_before: own.position(),
+            not_before: Some(began),
+            read_before: position,
+            began: Some(began),
         };
         let location = own.location().clone();
         let map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone())
@@ -275,14 +299,22 @@ impl Process {
     /// The perf map's name for an address; reads what was added to the map before giving up, since CPython writes the
     /// line before the first execution (`compile_trampoline`, Python/perf_trampoline.c).
     pub(super) fn name_of(&mut self, at: Avma) -> Option<Frame> {
-        self.own_name_of(at).or_else(|| {
+        let mut own = self.own_name_of(at);
+        if own.is_none() {
             self.refresh_map();
-            // What the process made itself counts first: the parent may have gone on at the same addresses.
-            self.own_name_of(at).or_else(|| {
-                let mut inherited = self.inherited.iter();
-                inherited.find_map(|map| lock(map).name_at(at, true))
-            })
-        })
+            own = self.own_name_of(at);
+        }
+        let has_foreign_lines = lock(&self.map).file.has_foreign_lines();
+        if own.is_some() && !has_foreign_lines {
+            return own;
+        }
+        let mut inherited = self.inherited.iter();
+        let inherited = inherited.find_map(|map| lock(map).name_before_fork(at));
+        match (own, inherited) {
+            // One of them is another program's.
+            (Some(own), Some(inherited)) if own != inherited => None,
+            (own, inherited) => own.or(inherited),
+        }
     }
 
     fn own_name_of(&mut self, at: Avma) -> Option<Frame> {
@@ -292,6 +324,9 @@ impl Process {
         let rival = map.contest.rival();
         let frame = map.name_at(at, is_its_own);
         let is_news = map.contest.rival() != rival;
+        // Code that ran has an entry of its own process: where that is the only one, it is right.
+        let is_doubtful = map.file.has_foreign_lines() && (!is_its_own || map.is_renamed(at));
+        let frame = frame.filter(|_| !is_doubtful);
         drop(map);
         if is_news {
             // Names that were believed before may be the other's.
@@ -352,9 +387,7 @@ impl Process {
 
     /// Reads the whole perf map, however long that takes: nothing else waits for it.
     pub(super) fn read_whole_map(&mut self) {
-        for map in self.inherited.iter().chain([&self.map]) {
-            lock(map).read_on(Duration::MAX);
-        }
+        lock(&self.map).read_on(Duration::MAX);
         self.missed_may_have_names();
         self.note_map_changes();
     }
@@ -461,6 +494,10 @@ impl Process {
 impl OwnedMap {
     /// Reads what was added, for so long at most.
     fn read_on(&mut self, patience: Duration) -> Option<PerfMapEvent> {
+        if self.is_frozen {
+            self.is_behind = false;
+            return None;
+        }
         let begun = thread_time();
         let worked = || thread_time().saturating_sub(begun);
         let refresh = self.file.refresh_while(|| worked() < patience);
@@ -470,6 +507,19 @@ impl OwnedMap {
 
     fn name_at(&mut self, at: Avma, is_writer: bool) -> Option<Frame> {
         self.contest.name(&self.file, at, is_writer)
+    }
+
+    /// For a forked child, whose parent may have gone on since: an address that got another name is in doubt.
+    fn name_before_fork(&mut self, at: Avma) -> Option<Frame> {
+        if self.is_renamed(at) {
+            return None;
+        }
+        self.name_at(at, true)
+    }
+
+    /// Entries of several names have covered the address.
+    fn is_renamed(&self, at: Avma) -> bool {
+        self.file.map().name_at(at).is_some_and(|it| it.is_renamed)
     }
 }
 

@@ -60,6 +60,7 @@ pub struct Resolver {
     native: NativeSymbolizer,
     processes: FxHashMap<ImageId, Process>,
     map_memory: PerfMapMemory,
+    vdso: Option<ModuleIndex>,
     modules: Vec<Arc<Module>>,
     module_ids: FxHashMap<FileIdentity, ModuleIndex>,
     kernel_cache: FxHashMap<Avma, LocationId>,
@@ -86,6 +87,7 @@ impl Resolver {
             native: NativeSymbolizer::start(NativeOptions::default())?,
             processes: FxHashMap::default(),
             map_memory: PerfMapMemory::default(),
+            vdso: None,
             modules: Vec::new(),
             module_ids: FxHashMap::default(),
             kernel_cache: FxHashMap::default(),
@@ -116,9 +118,10 @@ impl Resolver {
     }
 
     /// A program has replaced another one in its process. Only what is written to its perf map from now on is believed.
-    pub fn exec(&mut self, from: ImageId, to: ImageId, since_boot: Duration) {
+    /// `is_fresh`: it had no time to write anything yet.
+    pub fn exec(&mut self, from: ImageId, to: ImageId, since_boot: Duration, is_fresh: bool) {
         if let Some(before) = self.processes.get(&from) {
-            let process = before.replaced(since_boot, &self.map_memory);
+            let process = before.replaced(since_boot, is_fresh, &self.map_memory);
             self.processes.insert(to, process);
         }
     }
@@ -202,6 +205,8 @@ impl Resolver {
                     }
                 })
                 .ok()?,
+            // One for all processes: a copy has an identity of its own.
+            MappingKind::Vdso if self.vdso.is_some() => return self.vdso,
             MappingKind::Vdso => vdso_file().ok()?,
             MappingKind::Anonymous | MappingKind::Special => return None,
         };
@@ -221,6 +226,9 @@ impl Resolver {
         }
         let index = self.modules.len() as ModuleIndex;
         self.module_ids.insert(opened.identity, index);
+        if kind == ModuleKind::Vdso {
+            self.vdso = Some(index);
+        }
         self.modules.push(Arc::new(Module::new(opened, kind)));
         Some(index)
     }
@@ -238,10 +246,14 @@ impl Resolver {
         more
     }
 
-    /// Reads all perf maps to their ends, for which no sample may have to wait: before and after a recording.
-    pub fn read_perf_maps(&mut self) {
+    /// Reads all perf maps to their ends, for which no sample may have to wait: before and after a recording. What takes
+    /// longer than `patience` is left.
+    pub fn read_perf_maps(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
         for process in self.processes.values_mut() {
-            process.read_whole_map();
+            if Instant::now() < until {
+                process.read_whole_map();
+            }
         }
     }
 

@@ -60,8 +60,10 @@ pub(super) enum Command {
         /// The child's.
         to: ImageId,
     },
-    /// A program has ended; `Some`: its process is no target any more.
-    Forget(ImageId, Option<Pid>),
+    /// A program has ended.
+    Forget(ImageId),
+    /// A process is no target any more.
+    Expel(Pid),
     /// Go on with a walk.
     Finish(Box<UnfinishedWalk>),
     /// Say when everything before is done.
@@ -160,12 +162,16 @@ impl TableBuilder {
         self.shared.unset_current(pid, image);
     }
 
-    /// Nothing more will be asked of a program. `no_target`: nor of its process, which is not to be sampled any more.
-    pub fn forget(&self, pid: Pid, image: ImageId, no_target: bool) -> bool {
+    /// Nothing more will be asked of a program. False: the queue is full; say it again later.
+    pub fn forget(&self, pid: Pid, image: ImageId) -> bool {
         self.shared.unset_current(pid, image);
         self.shared.take(image);
-        self.send(Command::Forget(image, no_target.then_some(pid)))
-            .is_ok()
+        self.send(Command::Forget(image)).is_ok()
+    }
+
+    /// No more samples are to be taken of a process. False: the queue is full; say it again later.
+    pub fn expel(&self, pid: Pid) -> bool {
+        self.send(Command::Expel(pid)).is_ok()
     }
 
     /// Finishes a walk after everything sent before. Given back when the queue is full.

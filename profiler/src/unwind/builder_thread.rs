@@ -90,12 +90,8 @@ impl Builder {
                     }
                 }
                 Command::Fork { from, to } => self.fork(from, to),
-                Command::Forget(image, pid) => {
-                    self.processes.remove(&image);
-                    if let Some(pid) = pid {
-                        self.tables.remove(pid);
-                    }
-                }
+                Command::Forget(image) => _ = self.processes.remove(&image),
+                Command::Expel(pid) => self.tables.remove(pid),
                 Command::Finish(walk) => {
                     let stack = self.finish(*walk);
                     // Nobody listens any more: the recording is over.

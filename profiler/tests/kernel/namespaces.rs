@@ -169,9 +169,14 @@ pub(super) fn of_ordinary_user(python: &Python) -> Result<Running, Skip> {
     ])))
 }
 
+/// The interpreter itself, not that of a virtual environment, of which there is nothing in other roots.
+fn program(python: &Python) -> PathBuf {
+    fs::canonicalize(&python.path).unwrap()
+}
+
 /// The folder that a Python is installed in.
 fn prefix(python: &Python) -> PathBuf {
-    let program = fs::canonicalize(&python.path).unwrap();
+    let program = program(python);
     program.ancestors().nth(2).unwrap().to_owned()
 }
 
@@ -199,7 +204,7 @@ impl Rooted {
         command.args(["sh", "-ec", &script, "sh"]).arg(root.path());
         let chain = workload("chain");
         command.arg(prefix(python)).arg(chain.parent().unwrap());
-        command.arg(&python.path).args(["-X", "perf"]).arg(chain);
+        command.arg(program(python)).args(["-X", "perf"]).arg(chain);
         Ok(Self {
             target: Running::start(&mut command),
             root,
@@ -253,7 +258,7 @@ exec \"$@\"";
     command.args(["sh", "-ec", script, "sh"]).arg(root.path());
     let chain = workload("chain");
     command.arg(prefix(python)).arg(chain.parent().unwrap());
-    command.arg(&python.path).args(["-X", "perf"]).arg(chain);
+    command.arg(program(python)).args(["-X", "perf"]).arg(chain);
     let target = Running::start(&mut command);
     let maps = fs::read_to_string(format!("/proc/{}/mountinfo", innermost(target.pid()))).unwrap();
     assert!(maps.contains(" - overlay "), "{maps}");

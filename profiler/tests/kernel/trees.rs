@@ -19,6 +19,8 @@ pub(super) const TESTS: &[Test] = &[
         "a_program_that_replaces_another_has_its_own_names",
         replaced,
     ),
+    ("what_a_parent_names_after_a_fork_is_not_its_childs", reuse),
+    ("last_words_of_a_program_do_not_name_the_next", last_words),
     ("several_processes_are_told_apart", several),
     ("children_join_a_recording_that_runs", children),
     ("all_pythons_include_those_that_start_later", all_pythons),
@@ -176,6 +178,36 @@ fn replaced(python: &Python) -> Verdict {
         let mixed = recording.count(|stack| stack.has("first") && stack.has("second"));
         assert_eq!(mixed, 0, "{}", recording.report);
     }
+    Ok(())
+}
+
+fn reuse(python: &Python) -> Verdict {
+    let (recording, _) = launched(python, &["-F", "999"], &["reuse", "0.7"]);
+    recording.assert_done(1_000);
+    let counts: Vec<_> = by_process(&recording)
+        .into_values()
+        .map(|stacks| {
+            let count = |name| samples(&stacks, |stack| stack.has(name));
+            (count("run_code"), count("old_name"), count("new_name"))
+        })
+        .filter(|(all, ..)| *all > 100)
+        .collect();
+    note(format!(
+        "{counts:?} in the code, with the old and the new name"
+    ));
+    assert_eq!(counts.len(), 2, "{}", recording.report);
+    // One of them is the parent, which has the new name only.
+    assert!(counts.iter().any(|(_, _, new)| *new > 100), "{counts:?}");
+    assert!(counts.iter().any(|(_, _, new)| *new == 0), "{counts:?}");
+    Ok(())
+}
+
+fn last_words(python: &Python) -> Verdict {
+    let (recording, _) = launched(python, &["-F", "999"], &["last_words", "0.5"]);
+    recording.assert_done(800);
+    // The name was written when all of the first program's samples had been taken.
+    let named = recording.count(|stack| stack.has("of_the_first") && !stack.has("last_words"));
+    assert_eq!(named, 0, "{}", recording.report);
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use std::sync::{
 /// Bytes that all maps may take together: one of the largest, or some dozens of those that large programs write.
 pub const MEMORY_BYTES_MAX: usize = 320 << 20;
 
-/// What a map may take although the others have taken everything: some thousand entries.
-const EACH_BYTES: usize = 256 << 10;
+/// What a map may take although the others have taken everything: some hundred entries.
+const EACH_BYTES: usize = 32 << 10;
 
 /// The memory of some maps. A clone is the same memory.
 #[derive(Clone, Debug)]

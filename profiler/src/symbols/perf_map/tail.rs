@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{AtFlags, Stat, fstat, statat};
+use rustix::fs::{AtFlags, Stat, StatxFlags, fstat, statat, statx};
 use rustix::io::{Errno, pread};
 
 use super::memory::Share;
@@ -49,8 +49,11 @@ impl PerfMapLocation {
 pub struct PerfMapBeginning {
     /// A file that was last written to before is not read: seconds and nanoseconds since 1970.
     pub not_before: Option<(i64, i64)>,
-    /// What was read of a file for the program before.
+    /// How far the file was the program before's.
     pub read_before: Option<PerfMapPosition>,
+    /// When the program began: in a file that is older, there may be lines of others, but for those that the above leaves
+    /// out.
+    pub began: Option<(i64, i64)>,
 }
 
 /// How far a file was read.
@@ -58,6 +61,19 @@ pub struct PerfMapBeginning {
 pub struct PerfMapPosition {
     identity: (u64, u64),
     offset: u64,
+    /// It is where the file ended when the next program began.
+    is_all: bool,
+}
+
+impl PerfMapPosition {
+    /// The next program had not written anything by then.
+    #[must_use]
+    pub fn as_end(self) -> Self {
+        Self {
+            is_all: true,
+            ..self
+        }
+    }
 }
 
 /// Something happened to the file besides growing.
@@ -123,6 +139,8 @@ struct Followed {
     offset: u64,
     /// The last bytes before `offset`, as they were read.
     last_bytes: Vec<u8>,
+    /// It is older than the program, and read from its beginning.
+    has_foreign_lines: bool,
     /// When it was last written to, as of the last refresh.
     modified: (i64, i64),
     has_vanished: bool,
@@ -187,11 +205,34 @@ impl PerfMapFile {
         self.rules.owner_uid = uid;
     }
 
+    /// Some of the entries may be another program's: the file is older than this one.
+    pub fn has_foreign_lines(&self) -> bool {
+        self.followed
+            .as_ref()
+            .is_some_and(|followed| followed.has_foreign_lines)
+    }
+
+    /// How far the file reaches now, whether it was read so far or not; `None`: there is none.
+    pub fn position_now(&self) -> Option<PerfMapPosition> {
+        let opened = match &self.directory {
+            Some(directory) => Arc::clone(directory),
+            None => Arc::new(open_directory(&self.location.directory).ok()??),
+        };
+        let name = self.location.file_name();
+        let stat = statat(opened, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(PerfMapPosition {
+            identity: identity(&stat),
+            offset: size_of_file(&stat),
+            is_all: false,
+        })
+    }
+
     /// How far the file has been read; `None`: there was none.
     pub fn position(&self) -> Option<PerfMapPosition> {
         self.followed.as_ref().map(|followed| PerfMapPosition {
             identity: followed.identity,
             offset: followed.offset,
+            is_all: false,
         })
     }
 
@@ -300,6 +341,11 @@ impl PerfMapFile {
         };
         let mut followed = Followed::new(file, &stat);
         followed.offset = self.beginning.offset_in(&stat);
+        followed.has_foreign_lines = !self.beginning.leaves_out_all(&stat, followed.offset)
+            && self
+                .beginning
+                .began
+                .is_some_and(|began| born_before(&followed.file, began));
         let previous = self.followed.replace(followed);
         if previous.is_some() {
             self.map.clear();
@@ -309,7 +355,24 @@ impl PerfMapFile {
     }
 }
 
+/// The file was made before that moment. `false` where its file system does not know.
+fn born_before(file: &OwnedFd, moment: (i64, i64)) -> bool {
+    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+    found.is_ok_and(|found| {
+        let born = (found.stx_btime.tv_sec, i64::from(found.stx_btime.tv_nsec));
+        found.stx_mask & StatxFlags::BTIME.bits() != 0 && born < moment
+    })
+}
+
 impl PerfMapBeginning {
+    /// All that may be others' is in front of `offset`.
+    fn leaves_out_all(self, stat: &Stat, offset: u64) -> bool {
+        let is_known = self
+            .read_before
+            .is_some_and(|it| it.identity == identity(stat) && it.is_all);
+        is_known || (offset > 0 && offset == size_of_file(stat))
+    }
+
     /// Where reading begins.
     fn offset_in(self, stat: &Stat) -> u64 {
         if self.not_before.is_some_and(|begin| modified(stat) < begin) {
@@ -337,6 +400,7 @@ impl Followed {
             identity: identity(stat),
             offset: 0,
             last_bytes: Vec::new(),
+            has_foreign_lines: false,
             modified: modified(stat),
             has_vanished: false,
         }

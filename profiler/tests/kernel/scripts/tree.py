@@ -4,6 +4,7 @@
 """
 
 import concurrent.futures
+import ctypes
 import multiprocessing
 import os
 import sys
@@ -85,6 +86,55 @@ def shorts(count):
 
 def brief(seconds):
     burn(float(seconds))
+
+
+def code_at(place):
+    """A piece of code at a fixed place: mov $9999, %ecx; dec %ecx; jnz; ret."""
+    libc = ctypes.CDLL(None)
+    # Readable, writable, executable; private, anonymous, fixed.
+    libc.mmap(place, 4096, 7, 0x32, -1, 0)
+    rounds = b"\xb9\x0f\x27\x00\x00\xff\xc9\x75\xfc\xc3"
+    ctypes.memmove(place, rounds, len(rounds))
+    return ctypes.CFUNCTYPE(None)(place)
+
+
+def name_code(place, name):
+    with open(f"/tmp/perf-{os.getpid()}.map", "a") as names:
+        names.write(f"{place:x} a {name}\n")
+
+
+def run_code(code, seconds):
+    end = time.process_time() + float(seconds)
+    while time.process_time() < end:
+        for _ in range(100):
+            code()
+
+
+def reuse(seconds):
+    """The parent gives its code another name, while a child runs it under the old one."""
+    code = code_at(0x7000_0000)
+    name_code(0x7000_0000, "old_name")
+    child = os.fork()
+    if child == 0:
+        run_code(code, seconds)
+        os._exit(0)
+    name_code(0x7000_0000, "new_name")
+    run_code(code, seconds)
+    os.waitpid(child, 0)
+
+
+def last_words(seconds):
+    """A program names code, and is replaced at once by another one that has code at the same place."""
+    code = code_at(0x7000_0000)
+    run_code(code, seconds)
+    name_code(0x7000_0000, "of_the_first")
+    script = os.path.abspath(__file__)
+    os.environ.pop("PYTHONPERFSUPPORT", None)
+    os.execv(sys.executable, [sys.executable, script, "nameless", seconds])
+
+
+def nameless(seconds):
+    run_code(code_at(0x7000_0000), seconds)
 
 
 def nursery():

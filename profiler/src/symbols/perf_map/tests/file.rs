@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::super::{
     FileKind, PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation,
-    PerfMapMemory, PerfMapState, Refresh, Refusal,
+    PerfMapMemory, PerfMapPosition, PerfMapState, Refresh, Refusal,
 };
 use crate::model::Avma;
 
@@ -496,6 +496,7 @@ fn what_was_written_before_a_program_began_is_not_read() -> io::Result<()> {
     let mut stale = after(PerfMapBeginning {
         not_before: Some(in_an_hour),
         read_before: None,
+        began: Some(in_an_hour),
     });
     stale.refresh();
     assert_eq!(
@@ -503,11 +504,14 @@ fn what_was_written_before_a_program_began_is_not_read() -> io::Result<()> {
         (PerfMapState::Following, None)
     );
 
+    assert!(!stale.has_foreign_lines(), "none of them is read");
+
     // Something was: all but what was read for the program before.
     scene.append("2000 10 new\n")?;
     let since = PerfMapBeginning {
         not_before: Some((0, 0)),
         read_before,
+        began: Some(in_an_hour),
     };
     for (beginning, old) in [(since, None), (PerfMapBeginning::default(), Some("old"))] {
         let mut map = after(beginning);
@@ -521,6 +525,20 @@ fn what_was_written_before_a_program_began_is_not_read() -> io::Result<()> {
         (name(&stale, 0x1000), name(&stale, 0x2000)),
         (None, Some("new".to_owned()))
     );
+
+    // How far it was the program before's is known, or only how far it was read for that.
+    for (end, doubtful) in [
+        (read_before.map(PerfMapPosition::as_end), false),
+        (read_before, true),
+    ] {
+        let mut map = after(PerfMapBeginning {
+            read_before: end,
+            ..since
+        });
+        map.refresh();
+        // Where the file system does not know when a file was made, nothing is in doubt.
+        assert!(!map.has_foreign_lines() || doubtful);
+    }
 
     // Another file has the name now.
     fs::remove_file(scene.path())?;

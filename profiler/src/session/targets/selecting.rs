@@ -1,0 +1,185 @@
+//! Who belongs to a recording: from the start, and since.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Stages, Targets, now_since_boot};
+use crate::{
+    model::Pid,
+    process::{Pace, Selector, Target, TargetError, descendants_of},
+    session::{SessionError, ended::EndedPrograms, followed::Followed, unmet::UnmetChildren},
+};
+
+impl Targets {
+    /// The processes that are selected now, and what is mapped in them. All that were given by pid must be fit; of the
+    /// others, those that have exited are left out, and those that we may not look into are counted. `trees`: with all
+    /// that descend from them.
+    pub(in crate::session) fn select(
+        selector: &Selector,
+        trees: bool,
+    ) -> Result<Self, SessionError> {
+        let mut targets = Self {
+            selector: selector.clone(),
+            trees,
+            refused: 0,
+            followed: FxHashMap::default(),
+            children: UnmetChildren::default(),
+            ended: EndedPrograms::default(),
+            roots: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            to_expel: Vec::new(),
+            told: false,
+            pace: Pace::default(),
+            next_image: 1,
+            began: None,
+            titles_read: Instant::now(),
+            selected: Instant::now(),
+        };
+        let mut refusal = None;
+        for pid in selector.scan()? {
+            match Target::check(pid) {
+                Ok(target) => {
+                    if !selector.is_open() {
+                        targets.roots.insert(pid, handle_of(&target)?);
+                    }
+                    targets.attach(target);
+                }
+                Err(error) if selector.is_open() => {
+                    targets.refused += u64::from(matches!(error, TargetError::NotPermitted { .. }));
+                    refusal = Some(error);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(error) = refusal
+            && targets.followed.is_empty()
+        {
+            return Err(error.into());
+        }
+        if trees {
+            targets.attach_descendants(|_, _| {});
+        }
+        Ok(targets)
+    }
+
+    fn attach(&mut self, target: Target) {
+        let image = self.new_image();
+        self.followed
+            .insert(target.pid, Followed::attached(target, image));
+    }
+
+    /// Takes in the processes that descend from these and are not known yet; each is handed to `each`.
+    fn attach_descendants(&mut self, mut each: impl FnMut(&mut Self, Pid)) {
+        let roots: Vec<Pid> = self.followed.keys().copied().collect();
+        for pid in descendants_of(&roots) {
+            if self.knows(pid) {
+                continue;
+            }
+            // It may have ended since.
+            if let Ok(target) = Target::check(pid) {
+                self.attach(target);
+                each(self, pid);
+            }
+        }
+    }
+
+    /// Makes all of them known to the other stages. From here on the kernel side follows them; those that came until now
+    /// are looked for once more.
+    ///
+    /// `told`: the kernel side takes out those that end.
+    pub(in crate::session) fn introduce(&mut self, stages: &mut Stages<'_>, told: bool) {
+        self.told = told;
+        let pids: Vec<Pid> = self.followed.keys().copied().collect();
+        for pid in pids {
+            self.introduce_one(pid, stages);
+        }
+        if self.trees {
+            // The kernel side must know the parents first.
+            stages.builder.settle(Duration::from_secs(1));
+            self.attach_descendants(|targets, pid| targets.introduce_one(pid, stages));
+        }
+        self.select_newcomers(stages);
+    }
+
+    /// Takes in processes that belong and are not known yet: those that came while this was set up, were moved to the
+    /// control group, or have loaded their libpython since.
+    pub(super) fn select_newcomers(&mut self, stages: &mut Stages<'_>) {
+        if !self.selector.is_open() || self.pace.is_resting() {
+            return;
+        }
+        let began = Instant::now();
+        let found = self.selector.scan().unwrap_or_default();
+        for &pid in &found {
+            if !self.knows(pid) {
+                self.take_in(pid, stages);
+            }
+        }
+        if !self.trees {
+            // Moved to another control group, or started by one that belongs.
+            let found: FxHashSet<Pid> = found.into_iter().collect();
+            let known = self.followed.keys().copied();
+            let strangers: Vec<Pid> = known.filter(|pid| !found.contains(pid)).collect();
+            for pid in strangers {
+                if !self.selector.admits(pid) {
+                    self.exited(pid, None, stages);
+                    self.expel(pid, stages);
+                }
+            }
+        }
+        self.selected = Instant::now();
+        self.pace.spent(began.elapsed());
+    }
+
+    /// Makes a process that belongs a target.
+    pub(super) fn take_in(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+        if let Ok(target) = Target::check(pid) {
+            self.attach(target);
+            self.introduce_one(pid, stages);
+        }
+    }
+
+    fn introduce_one(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+        let Some(entry) = self.followed.get_mut(&pid) else {
+            return;
+        };
+        let Some(target) = &entry.target else {
+            return;
+        };
+        let python = entry.identity.python.clone();
+        stages.resolver.add_process(entry.image, target, python);
+        if !stages.builder.admit(pid, entry.image) {
+            // Too much to do: it is found again when processes are looked for the next time.
+            self.followed.remove(&pid);
+            return;
+        }
+        // What we launch will be something else before its first instruction of interest: no tables for ourselves.
+        if !target.is_own_image() {
+            entry.read_mappings(pid, stages.builder, stages.resolver);
+        }
+        self.mark(pid);
+    }
+
+    /// Sampling begins: the CPU time of the targets counts from now on.
+    pub(in crate::session) fn begin_counting(&mut self) {
+        self.began = Some(now_since_boot());
+        for entry in self.followed.values_mut() {
+            entry.cpu_at_start = entry
+                .target
+                .as_ref()
+                .map_or(Duration::ZERO, Target::cpu_time);
+        }
+    }
+}
+
+/// A handle that becomes readable when the process exits.
+fn handle_of(target: &Target) -> Result<OwnedFd, TargetError> {
+    target.exited().map_err(|source| TargetError::Proc {
+        path: format!("the handle of process {}", target.pid),
+        source,
+    })
+}
