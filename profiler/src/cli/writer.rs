@@ -100,14 +100,21 @@ impl<P: 'static> Writer<P> {
 }
 
 /// The least first. Root by itself may write to its own directories and those that are open to all; to those of others
-/// it takes `CAP_DAC_OVERRIDE` (`generic_permission`, fs/namei.c).
+/// it takes `CAP_DAC_OVERRIDE` (`generic_permission`, fs/namei.c), and to give a file away `CAP_CHOWN`
+/// (`chown_ok`, fs/attr.c).
 fn rights_to_try(caller: Option<Caller>) -> Vec<Rights> {
-    // Where the caller could not have made a file, it is not given to the caller: who may run this by sudo, and nothing
-    // else, must not come by files of his own in root's directories.
-    let ours = [CapabilitySet::empty(), CapabilitySet::DAC_OVERRIDE];
+    let owner = caller.as_ref().map(|caller| {
+        let (uid, gid) = caller.ids();
+        Owner { uid, gid }
+    });
+    let give_away = match owner {
+        Some(_) => CapabilitySet::CHOWN,
+        None => CapabilitySet::empty(),
+    };
+    let ours = [give_away, give_away | CapabilitySet::DAC_OVERRIDE];
     let ours = ours.map(|capabilities| Rights::Ours {
         capabilities,
-        owner: None,
+        owner,
     });
     caller
         .map(Rights::Callers)

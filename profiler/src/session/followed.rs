@@ -51,7 +51,7 @@ pub(super) struct Followed {
     young_until: Option<Instant>,
     seen_gone: bool,
     /// Where the stack of its program begins, if known.
-    stack: Option<u64>,
+    pub(super) stack: Option<u64>,
     /// Mappings past the limits, at most.
     pub(super) left_out: u32,
 }
@@ -74,13 +74,22 @@ impl Followed {
         let cpu_at_start = target.cpu_time();
         Self {
             cpu_at_start,
+            stack: stack_of(target.pid),
             ..Self::new(Some(target), image, identity)
         }
     }
 
     /// A child process, as it begins.
-    pub(super) fn forked(target: Option<Target>, image: ImageId, parent: Identity) -> Self {
-        Self::new(target, image, parent)
+    pub(super) fn forked(
+        target: Option<Target>,
+        image: ImageId,
+        parent: Identity,
+        stack: Option<u64>,
+    ) -> Self {
+        Self {
+            stack,
+            ..Self::new(target, image, parent)
+        }
     }
 
     fn new(target: Option<Target>, image: ImageId, identity: Identity) -> Self {
@@ -232,7 +241,7 @@ impl Followed {
     }
 
     /// The process still runs this program, as far as can be known.
-    fn is_still_it(&self, pid: Pid) -> bool {
+    pub(super) fn is_still_it(&self, pid: Pid) -> bool {
         self.stack
             .zip(stack_of(pid))
             .is_none_or(|(known, now)| known == now)

@@ -165,6 +165,8 @@ pub(super) struct Session {
     changed_maps: Vec<u32>,
     /// A process is in its first moments.
     has_young: bool,
+    /// Events of processes that were lost so far.
+    events_lost: u64,
     /// Children of targets are targets.
     pub(super) following: Following,
     pub(super) limits_before: Option<RateLimits>,
@@ -237,6 +239,7 @@ impl Session {
             watch,
             changed_maps: Vec::new(),
             has_young: false,
+            events_lost: 0,
             following,
             limits_before,
             throttle_records: 0,
@@ -428,7 +431,12 @@ impl Session {
         if let Err(error) = self.events.follow_cpus() {
             tracing::warn!("cannot follow CPUs that go on- or offline: {error}");
         }
+        let lost = self.kernel.counters().map_or(0, |it| it.events_lost);
+        let lost_before = std::mem::replace(&mut self.events_lost, lost);
         let (targets, mut stages) = self.targets_and_stages();
+        if lost > lost_before {
+            targets.look_for_changes(&mut stages);
+        }
         targets.revisit(&mut stages);
         targets.read_titles(false);
         self.look_for_children();

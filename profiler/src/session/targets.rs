@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     model::{ImageId, Pid, ProcessChange, ProcessEvent},
-    process::{Pace, Selector, Target},
+    process::{Pace, Selector, Target, stack_of},
     symbols::{ForkedChild, Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
 };
@@ -147,8 +147,10 @@ impl Targets {
         let target = (!self.pace.is_resting())
             .then(|| Target::check_child(pid, child.since_boot))
             .flatten();
-        self.followed
-            .insert(pid, Followed::forked(target, image, child.identity));
+        self.followed.insert(
+            pid,
+            Followed::forked(target, image, child.identity, child.stack),
+        );
         image
     }
 
@@ -189,6 +191,7 @@ impl Targets {
                 between: Vec::new(),
                 ns_pid,
                 since_boot,
+                stack: entry.stack,
                 identity: entry.identity.clone(),
             }),
             None => self.children.forked(parent, ns_pid, since_boot),
@@ -354,6 +357,22 @@ impl Targets {
         self.read_first_titles();
         if self.selected.elapsed() >= SELECT_AGAIN {
             self.select_newcomers(stages);
+        }
+    }
+
+    /// Events were lost: who has ended, or runs another program, is found by looking.
+    pub(super) fn look_for_changes(&mut self, stages: &mut Stages<'_>) {
+        let pids: Vec<Pid> = self.followed.keys().copied().collect();
+        for pid in pids {
+            let Some(entry) = self.followed.get(&pid) else {
+                continue;
+            };
+            let has_ended = entry.target.as_ref().is_some_and(|it| !it.is_alive());
+            if has_ended {
+                self.exited(pid, None, stages);
+            } else if !entry.is_still_it(pid) {
+                self.executed(pid, now_since_boot(), stack_of(pid), stages);
+            }
         }
     }
 

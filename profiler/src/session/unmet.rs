@@ -22,6 +22,8 @@ pub(super) struct Child {
     pub(super) between: Vec<(u32, Duration)>,
     pub(super) ns_pid: u32,
     pub(super) since_boot: Duration,
+    /// Where its stack begins, as its parent's does.
+    pub(super) stack: Option<u64>,
     /// What its parent was called.
     pub(super) identity: Identity,
 }
