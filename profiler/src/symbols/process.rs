@@ -30,8 +30,8 @@ use crate::{
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
 
 /// CPU time for which perf maps are read while samples wait: at once, and the share of the time in the long run.
-const MAP_WORK_AT_ONCE: Duration = Duration::from_millis(20);
-const MAP_WORK_SHARE: u32 = 3;
+const MAP_WORK_AT_ONCE: Duration = Duration::from_millis(40);
+const MAP_WORK_SHARE: u32 = 2;
 
 /// Perf maps of ancestors that are looked into.
 const ANCESTORS_MAX: usize = 16;
@@ -557,7 +557,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_allowed_at_a_stretch_and_a_third_of_the_time() {
+    fn work_is_allowed_at_a_stretch_and_half_of_the_time() {
         let mut allowance = Allowance::new();
         assert_eq!(allowance.left(), MAP_WORK_AT_ONCE);
         allowance.spend(2 * MAP_WORK_AT_ONCE);
