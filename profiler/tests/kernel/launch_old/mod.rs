@@ -138,8 +138,7 @@ fn children(python: &Python) -> Verdict {
     let line = format!("'{path}' '{file}' 0.5; true");
     let (output, recording) = stage.run(&mut stage.command(&[], &["sh", "-c", &line]));
     let pid = said(&output, "pid")[0].to_owned();
-    let map = format!("/tmp/perf-{pid}.map");
-    assert!(Path::new(&map).exists(), "{}", recording.report);
+    // Its map may be gone already: where the shell has no samples, it is the process that the report names.
     assert!(
         recording.count(|stack| stack.has("work")) > 100,
         "{}",
