@@ -6,16 +6,7 @@ use crate::doctor::State;
 /// Root on a machine where all is well.
 pub(in crate::doctor) fn root() -> Machine {
     Machine {
-        rights: Facts {
-            euid: 0,
-            effective: CapabilitySet::from_bits_retain(0x1ff_ffff_ffff),
-            in_user_namespace: false,
-            kernel: Some((6, 1)),
-            machine: "x86_64".to_owned(),
-            perf_event_paranoid: Some(2),
-            unprivileged_bpf_disabled: Some(2),
-            lockdown: Lockdown::None,
-        },
+        rights: Facts::of_root(),
         around: Surroundings::default(),
         btf: true,
         pmu: true,

@@ -37,7 +37,26 @@ pub enum Lockdown {
     Confidentiality,
 }
 
+/// All capabilities there are.
+#[cfg(test)]
+pub(super) const FULL: CapabilitySet = CapabilitySet::from_bits_retain(0x1ff_ffff_ffff);
+
 impl Facts {
+    /// Root on a machine where all is well.
+    #[cfg(test)]
+    pub fn of_root() -> Self {
+        Self {
+            euid: 0,
+            effective: FULL,
+            in_user_namespace: false,
+            kernel: Some((6, 1)),
+            machine: "x86_64".to_owned(),
+            perf_event_paranoid: Some(2),
+            unprivileged_bpf_disabled: Some(2),
+            lockdown: Lockdown::None,
+        }
+    }
+
     /// Reads them. What cannot be read counts as unknown, and nothing is refused for it but capabilities.
     pub fn read() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();

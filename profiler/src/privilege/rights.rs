@@ -125,9 +125,8 @@ pub fn keep_only(kept: CapabilitySet) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::privilege::Lockdown;
+    use crate::privilege::facts::FULL;
 
-    const FULL: CapabilitySet = CapabilitySet::from_bits_retain(0x1ff_ffff_ffff);
     const USUAL: CapabilitySet = CapabilitySet::BPF
         .union(CapabilitySet::PERFMON)
         .union(CapabilitySet::SYS_PTRACE)
@@ -136,14 +135,8 @@ mod tests {
 
     fn facts(perf_event_paranoid: i32) -> Facts {
         Facts {
-            euid: 0,
-            effective: FULL,
-            in_user_namespace: false,
-            kernel: Some((6, 1)),
-            machine: "x86_64".to_owned(),
             perf_event_paranoid: Some(perf_event_paranoid),
-            unprivileged_bpf_disabled: Some(2),
-            lockdown: Lockdown::None,
+            ..Facts::of_root()
         }
     }
 

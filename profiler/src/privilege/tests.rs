@@ -2,26 +2,11 @@
 
 use super::*;
 
-const FULL: CapabilitySet = CapabilitySet::from_bits_retain(0x1ff_ffff_ffff);
-
-fn root() -> Facts {
-    Facts {
-        euid: 0,
-        effective: FULL,
-        in_user_namespace: false,
-        kernel: Some((6, 1)),
-        machine: "x86_64".to_owned(),
-        perf_event_paranoid: Some(2),
-        unprivileged_bpf_disabled: Some(2),
-        lockdown: Lockdown::None,
-    }
-}
-
 fn user(effective: CapabilitySet) -> Facts {
     Facts {
         euid: 1000,
         effective,
-        ..root()
+        ..Facts::of_root()
     }
 }
 
@@ -44,7 +29,7 @@ fn message(facts: &Facts, wish: Wish) -> String {
 
 #[test]
 fn root_may_do_everything() {
-    assert_eq!(check(&root(), of_user(1000), ""), Ok(()));
+    assert_eq!(check(&Facts::of_root(), of_user(1000), ""), Ok(()));
 }
 
 #[test]
@@ -86,7 +71,7 @@ fn one_missing_capability_is_named_alone() {
 fn root_in_a_container_is_not_told_to_use_sudo() {
     let facts = Facts {
         effective: CapabilitySet::KILL,
-        ..root()
+        ..Facts::of_root()
     };
     let text = message(&facts, Wish::default());
     assert!(text.contains("--cap-add=BPF"), "{text}");
@@ -97,7 +82,7 @@ fn root_in_a_container_is_not_told_to_use_sudo() {
 fn root_of_a_user_namespace_is_not_root() {
     let facts = Facts {
         in_user_namespace: true,
-        ..root()
+        ..Facts::of_root()
     };
     let text = message(&facts, Wish::default());
     assert!(text.contains("user namespace"), "{text}");
@@ -107,17 +92,17 @@ fn root_of_a_user_namespace_is_not_root() {
 fn each_missing_feature_has_its_own_message() {
     let old = Facts {
         kernel: Some((5, 4)),
-        ..root()
+        ..Facts::of_root()
     };
     assert!(message(&old, Wish::default()).contains("Linux 5.4"));
     let locked = Facts {
         lockdown: Lockdown::Confidentiality,
-        ..root()
+        ..Facts::of_root()
     };
     assert!(message(&locked, Wish::default()).contains("confidentiality"));
     let arm = Facts {
         machine: "aarch64".to_owned(),
-        ..root()
+        ..Facts::of_root()
     };
     assert!(message(&arm, Wish::default()).contains("aarch64"));
 }

@@ -8,17 +8,18 @@ use rustix::time::{ClockId, clock_gettime};
 /// with `CONFIG_HZ_100`), and starts of processes are told in steps of 10 ms.
 const COARSE: Duration = Duration::from_millis(20);
 
+/// Now, by `CLOCK_BOOTTIME`.
+pub fn now_since_boot() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
 /// A moment by the clock of file times, in seconds and nanoseconds since 1970, as early as it may have been.
 ///
 /// `since_boot` is by `CLOCK_BOOTTIME`. Right as long as nobody has set the clock since.
 pub fn file_time_at(since_boot: Duration) -> (i64, i64) {
     let now = clock_gettime(ClockId::Realtime);
-    let booted = clock_gettime(ClockId::Boottime);
-    let uptime = Duration::new(
-        u64::try_from(booted.tv_sec).unwrap_or(0),
-        u32::try_from(booted.tv_nsec).unwrap_or(0),
-    );
-    let ago = uptime.saturating_sub(since_boot) + COARSE;
+    let ago = now_since_boot().saturating_sub(since_boot) + COARSE;
     let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
         - i128::try_from(ago.as_nanos()).unwrap_or(0);
     (
@@ -35,8 +36,7 @@ mod tests {
 
     #[test]
     fn a_file_written_now_is_not_older_than_now() {
-        let booted = clock_gettime(ClockId::Boottime);
-        let begin = Duration::new(booted.tv_sec as u64, booted.tv_nsec as u32);
+        let begin = now_since_boot();
         let metadata = tempfile::tempfile().unwrap().metadata().unwrap();
         let written = (metadata.mtime(), metadata.mtime_nsec());
         assert!(written >= file_time_at(begin));

@@ -23,7 +23,7 @@ mod tree;
 mod vdso;
 
 pub use children::Children;
-pub use clock::file_time_at;
+pub use clock::{file_time_at, now_since_boot};
 pub use elf::{ElfFile, Segments, SymbolTable};
 pub use file::{
     FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped,
@@ -38,7 +38,7 @@ pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_handle};
 pub use select::{Cgroup, Container, ContainerIdError, SelectError, Selector};
-pub use target::{Target, TargetError, perf_map_directory, stack_of};
+pub use target::{Target, TargetError, has_exited, perf_map_directory, stack_of};
 pub use tree::descendants_of;
 pub use vdso::{vdso_file, vdso_image};
 

@@ -2,19 +2,15 @@
 
 use std::{fs, path::PathBuf};
 
-use super::status::Status;
+use super::{select::all_pids, status::Status};
 use crate::model::Pid;
 
 /// The other live processes whose pid in their innermost namespace is `ns_pid`, as far as they are seen from here.
 ///
 /// Reads one file of each process there is, some twenty microseconds each: not to be asked often.
 pub fn namesakes(ns_pid: u32, besides: Pid) -> Vec<Pid> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.map(Pid)
-        .filter(|&pid| pid != besides)
+    let pids = all_pids().unwrap_or_default().into_iter();
+    pids.filter(|&pid| pid != besides)
         .filter(|pid| {
             fs::read(format!("/proc/{pid}/status"))
                 .ok()

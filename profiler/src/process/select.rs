@@ -300,7 +300,8 @@ enum Answer {
     Refused,
 }
 
-fn all_pids() -> io::Result<Vec<Pid>> {
+/// Every process that is seen from here.
+pub(super) fn all_pids() -> io::Result<Vec<Pid>> {
     let names = fs::read_dir("/proc")?.filter_map(|entry| Some(entry.ok()?.file_name()));
     Ok(names
         .filter_map(|name| Some(Pid(name.to_str()?.parse().ok()?)))

@@ -252,13 +252,7 @@ impl Target {
 
     /// It has not exited. Costs one system call; never mistakes another process for it.
     pub fn is_alive(&self) -> bool {
-        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // A handle becomes readable when the last thread exits (`pidfd_poll` in fs/pidfs.c, Linux 6.12).
-        !matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
+        !has_exited(&self.pidfd)
     }
 
     /// A handle that becomes readable when the process exits, and stays so: for `poll`, or tokio's `AsyncFd`.
@@ -323,7 +317,18 @@ pub fn stack_of(pid: Pid) -> Option<u64> {
     Some(image.stack_begin())
 }
 
-/// The same of a process of which only the pid is known.
+/// The process of this handle (a pidfd) has exited. Costs one system call.
+pub fn has_exited(handle: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(handle, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // A handle becomes readable when the last thread exits (`pidfd_poll` in fs/pidfs.c, Linux 6.12).
+    matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
+}
+
+/// [`Target::perf_map_directory`] of a process of which only the pid is known.
 pub fn perf_map_directory(pid: Pid) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root/tmp"))
 }

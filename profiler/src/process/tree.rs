@@ -4,7 +4,7 @@ use std::fs;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::status::Stat;
+use super::{select::all_pids, status::Stat};
 use crate::model::Pid;
 
 /// Processes that are looked at; `kernel.pid_max` allows four million.
@@ -34,11 +34,10 @@ pub fn descendants_of(roots: &[Pid]) -> Vec<Pid> {
 
 /// Every process, with its parent.
 fn all_processes() -> impl Iterator<Item = (Pid, Pid)> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.take(PROCESSES_MAX).filter_map(|pid: u32| {
+    let pids = all_pids().unwrap_or_default().into_iter();
+    pids.take(PROCESSES_MAX).filter_map(|pid| {
         let stat = Stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
-        Some((Pid(pid), Pid(stat.parent)))
+        Some((pid, Pid(stat.parent)))
     })
 }
 

@@ -79,6 +79,14 @@ impl Followed {
         }
     }
 
+    /// Makes its program known to the resolver.
+    pub(super) fn introduce(&self, resolver: &mut Resolver) {
+        if let Some(target) = &self.target {
+            let python = self.identity.python.clone();
+            resolver.add_process(self.image, target, python);
+        }
+    }
+
     /// A child process, as it begins.
     pub(super) fn forked(
         target: Option<Target>,
@@ -268,10 +276,7 @@ impl Identity {
     /// What is kept of it when the process has ended: there may be ten thousands of them.
     pub(super) fn shortened(mut self) -> Self {
         if self.command.len() > COMMAND_BYTES_MAX {
-            let mut end = COMMAND_BYTES_MAX;
-            while !self.command.is_char_boundary(end) {
-                end -= 1;
-            }
+            let end = self.command.floor_char_boundary(COMMAND_BYTES_MAX);
             self.command = self.command[..end].into();
         }
         self.python.interpreter_files = Vec::new();

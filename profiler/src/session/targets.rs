@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     model::{ImageId, Pid, ProcessChange, ProcessEvent},
-    process::{Pace, Selector, Target, stack_of},
+    process::{Pace, Selector, Target, has_exited, now_since_boot, stack_of},
     symbols::{ForkedChild, Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
 };
@@ -71,10 +71,6 @@ impl Targets {
         ImageId(self.next_image)
     }
 
-    fn knows(&self, pid: Pid) -> bool {
-        self.followed.contains_key(&pid) || self.children.contains(pid)
-    }
-
     /// Bytes of executable memory of all processes, from files; what several of them map counts once.
     pub(super) fn text_bytes(&self) -> u64 {
         let mappings = self
@@ -114,14 +110,11 @@ impl Targets {
         // Its fork was not told: the event found no room in the ring.
         Some(match Target::check(pid) {
             Ok(target) => {
-                let image = self.new_image();
-                let entry = Followed::attached(target, image);
-                if let Some(target) = &entry.target {
-                    let python = entry.identity.python.clone();
-                    stages.resolver.add_process(image, target, python);
+                let image = self.attach(target);
+                if let Some(entry) = self.followed.get(&pid) {
+                    entry.introduce(stages.resolver);
                 }
                 stages.builder.runs(pid, image);
-                self.followed.insert(pid, entry);
                 self.note(pid, News::Mappings);
                 image
             }
@@ -452,7 +445,7 @@ impl Targets {
 
     /// Is one of ours.
     pub(super) fn contains(&self, pid: Pid) -> bool {
-        self.knows(pid)
+        self.followed.contains_key(&pid) || self.children.contains(pid)
     }
 
     /// All those that were asked for have exited.
@@ -508,19 +501,4 @@ impl Targets {
         let roots = self.roots;
         self.ended.finish(|pid| roots.contains_key(&pid))
     }
-}
-
-fn now_since_boot() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
-}
-
-fn has_exited(handle: &OwnedFd) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec};
-    let mut polled = [PollFd::new(handle, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
 }

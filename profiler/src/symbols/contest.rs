@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     model::{Avma, Frame, Pid, ResolveMiss},
-    process::{has_open, namesakes},
+    process::{has_open, namesakes, perf_map_directory},
 };
 
 /// Not looked for more often, nor more than a fiftieth of the time.
@@ -73,7 +73,7 @@ fn rival(map: &PerfMapFile, owner: Pid) -> Option<Pid> {
     let ns_pid = map.location().ns_pid;
     namesakes(ns_pid, owner).into_iter().find(|&pid| {
         let theirs = PerfMapLocation {
-            directory: format!("/proc/{pid}/root/tmp").into(),
+            directory: perf_map_directory(pid),
             ns_pid,
             owner_uid: 0,
         };

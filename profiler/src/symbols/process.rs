@@ -132,19 +132,21 @@ fn perf_map_of(target: &Target, memory: &PerfMapMemory) -> SharedMap {
         ns_pid: target.ns_pid,
         owner_uid: target.uid,
     };
-    // Writers keep their map open. One that is not, and is older than the process, was left by another process.
-    let not_before = perf_map_handle(target)
-        .is_none()
-        .then(|| file_time_at(target.started()));
+    let began = file_time_at(target.started());
     let beginning = PerfMapBeginning {
-        not_before,
+        // Writers keep their map open. One that is not, and is older than the process, was left by another process.
+        not_before: perf_map_handle(target).is_none().then_some(began),
         read_before: None,
-        began: Some(file_time_at(target.started())),
+        began: Some(began),
     };
-    let map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone());
-    let map = share(map.beginning_at(beginning), target.pid);
+    let map = unread_map(location, memory).beginning_at(beginning);
+    let map = share(map, target.pid);
     lock(&map).read_on(MAP_WORK_AT_ONCE);
     map
+}
+
+fn unread_map(location: PerfMapLocation, memory: &PerfMapMemory) -> PerfMapFile {
+    PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone())
 }
 
 /// The map of a process. It is read when a name is looked for.
@@ -206,25 +208,26 @@ impl Process {
         // What the parent wrote before the child was made, should a name be missing.
         parents.is_behind = true;
         let own = &parents.file;
-        let map_of = |ns_pid, beginning, owner| {
+        let map_of = |ns_pid, since_boot, owner| {
+            let began = file_time_at(since_boot);
+            let beginning = PerfMapBeginning {
+                not_before: Some(began),
+                read_before: None,
+                began: Some(began),
+            };
             let location = PerfMapLocation {
                 directory: perf_map_directory(child.pid),
                 ns_pid,
                 owner_uid: own.location().owner_uid,
             };
-            let map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone());
-            share(map.with_directory_of(own).beginning_at(beginning), owner)
+            let map = unread_map(location, memory).with_directory_of(own);
+            share(map.beginning_at(beginning), owner)
         };
-        let since = |since_boot| PerfMapBeginning {
-            not_before: Some(file_time_at(since_boot)),
-            read_before: None,
-            began: Some(file_time_at(since_boot)),
-        };
-        let map = map_of(child.ns_pid, since(child.since_boot), child.pid);
+        let map = map_of(child.ns_pid, child.since_boot, child.pid);
         let between: Vec<_> = child
             .between
             .iter()
-            .map(|&(ns_pid, since_boot)| map_of(ns_pid, since(since_boot), Pid(0)))
+            .map(|&(ns_pid, since_boot)| map_of(ns_pid, since_boot, Pid(0)))
             .collect();
         drop(parents);
         let ancestors = between.into_iter().chain([Arc::clone(&self.map)]);
@@ -262,7 +265,7 @@ impl Process {
             began: Some(began),
         };
         let location = own.location().clone();
-        let map = PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone())
+        let map = unread_map(location, memory)
             .with_directory_of(own)
             .beginning_at(beginning);
         let map = share(map, self.pid);
@@ -365,7 +368,8 @@ impl Process {
         is_behind | self.read_on_inherited()
     }
 
-    /// Those of ancestors are read to where they end now, and no further: what is written later is not this process's.
+    /// Those of ancestors are read on when a child was made of them, to where they end now. What was added in between is
+    /// not the child's: an address that it gives another name to is in doubt (`name_before_fork`).
     fn read_on_inherited(&mut self) -> bool {
         let (mut was_read, mut is_behind) = (false, false);
         for map in &self.inherited {

@@ -8,10 +8,10 @@ use std::{
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Stages, Targets, now_since_boot};
+use super::{Stages, Targets};
 use crate::{
-    model::Pid,
-    process::{Pace, Selector, Target, TargetError, descendants_of},
+    model::{ImageId, Pid},
+    process::{Pace, Selector, Target, TargetError, descendants_of, now_since_boot},
     session::{SessionError, ended::EndedPrograms, followed::Followed, unmet::UnmetChildren},
 };
 
@@ -67,17 +67,19 @@ impl Targets {
         Ok(targets)
     }
 
-    fn attach(&mut self, target: Target) {
+    /// Follows one that runs already. The other stages do not know of it yet.
+    pub(super) fn attach(&mut self, target: Target) -> ImageId {
         let image = self.new_image();
         self.followed
             .insert(target.pid, Followed::attached(target, image));
+        image
     }
 
     /// Takes in the processes that descend from these and are not known yet; each is handed to `each`.
     fn attach_descendants(&mut self, mut each: impl FnMut(&mut Self, Pid)) {
         let roots: Vec<Pid> = self.followed.keys().copied().collect();
         for pid in descendants_of(&roots) {
-            if self.knows(pid) {
+            if self.contains(pid) {
                 continue;
             }
             // It may have ended since.
@@ -115,7 +117,7 @@ impl Targets {
         let began = Instant::now();
         let found = self.selector.scan().unwrap_or_default();
         for &pid in &found {
-            if !self.knows(pid) {
+            if !self.contains(pid) {
                 self.take_in(pid, stages);
             }
         }
@@ -150,8 +152,7 @@ impl Targets {
         let Some(target) = &entry.target else {
             return;
         };
-        let python = entry.identity.python.clone();
-        stages.resolver.add_process(entry.image, target, python);
+        entry.introduce(stages.resolver);
         if !stages.builder.admit(pid, entry.image) {
             // Too much to do: it is found again when processes are looked for the next time.
             self.followed.remove(&pid);

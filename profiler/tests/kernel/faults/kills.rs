@@ -230,6 +230,16 @@ fn assert_clear(output: &Output) -> String {
     said
 }
 
+/// A recording of a process into a file, what it says kept.
+fn recording(target: &Running, file: &Path) -> Command {
+    let mut command = pyprof();
+    command
+        .args(["-F", "999", "--pid", &target.pid().to_string(), "--output"])
+        .arg(file)
+        .stderr(Stdio::piped());
+    command
+}
+
 fn signalled_early(python: &Python) -> Verdict {
     let target = busy(python);
     let span = time_to_start(target.pid());
@@ -238,12 +248,7 @@ fn signalled_early(python: &Python) -> Verdict {
         for moment in moments(span) {
             let files = scratch();
             let file = files.path().join("profile.folded");
-            let mut command = pyprof();
-            command
-                .args(["-F", "999", "--pid", &target.pid().to_string(), "--output"])
-                .arg(&file)
-                .stderr(Stdio::piped());
-            let child = command.spawn().unwrap();
+            let child = recording(&target, &file).spawn().unwrap();
             sleep(moment);
             signal(child.id(), sent);
             let output = ended(child);
@@ -289,12 +294,7 @@ fn target_killed(python: &Python) -> Verdict {
         };
         let files = scratch();
         let file = files.path().join("profile.folded");
-        let mut command = pyprof();
-        command
-            .args(["-F", "999", "--pid", &target.pid().to_string(), "--output"])
-            .arg(&file)
-            .stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
+        let child = recording(&target, &file).spawn().unwrap();
         sleep(moment);
         signal(target.pid(), Signal::KILL);
         // Its parent takes note of its end at once or not so soon.
