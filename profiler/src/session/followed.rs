@@ -182,9 +182,8 @@ impl Followed {
         if let Ok(target) = Target::check(pid)
             && self.is_still_it(pid)
         {
-            let python = inspect(&target, &mappings_of(pid).unwrap_or_default());
-            self.identity = Identity::of(&target, python);
-            self.inspected = Instant::now();
+            // What Python it is shows in its mappings.
+            self.identity = Identity::of(&target, PythonInfo::unknown());
             resolver.describe(self.image, &target, self.identity.python.clone());
             self.target = Some(target);
         }
