@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`sample`] | one sample as it lies in the ring buffer |
 //! | [`process_event`] | what became of a process, in the same ring |
+//! | [`python`] | where a process keeps its interpreter's frames, and how they lie in a sample |
 //! | [`unwind_row`] | rows, rules and pages: how to step from a frame to its caller |
 //! | [`config`] | what is fixed when the program is loaded |
 //! | [`counters`] | per-CPU counters, one name for each |
@@ -20,6 +21,7 @@
 pub mod config;
 pub mod counters;
 pub mod process_event;
+pub mod python;
 pub mod sample;
 pub mod trampoline;
 pub mod unwind_row;

@@ -9,6 +9,7 @@ mod elf_extract;
 mod file;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+pub mod interpreter;
 mod label;
 pub mod launch;
 mod mappings;
