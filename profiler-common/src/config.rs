@@ -32,8 +32,8 @@ pub mod global {
     pub const TELL_ALL_EXECS: &str = "TELL_ALL_EXECS";
 }
 
-/// Offsets in kernel structures, in bytes, from the kernel's BTF. Used by the tracepoints only, which are not attached
-/// where these are not known.
+/// Offsets in kernel structures, in bytes, from the kernel's BTF. Where these are not known, processes are not followed
+/// and interpreter frames not read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskOffsets {
@@ -57,6 +57,8 @@ pub struct TaskOffsets {
     pub binprm_p: u32,
     /// `pid_namespace.ns.inum`: its inode number.
     pub namespace_inum: u32,
+    /// `task_struct.thread.fsbase`: the thread pointer of a thread of 64-bit code (x86-64).
+    pub task_thread_pointer: u32,
 }
 
 // SAFETY: `repr(C)`, integers of one size only: any bytes are a value, and its bytes are all initialised.

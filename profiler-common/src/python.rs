@@ -138,11 +138,73 @@ pub struct PythonLayout {
     pub code_instructions: u16,
     /// `co_tlbc` (free-threaded 3.14 and later), or [`NO_FIELD`].
     pub code_tlbc: u16,
+    /// Where the characters of an ASCII text begin, if identities have [contents](CONTENTS) (up to 3.11); else 0.
+    pub content_text: u16,
+    /// For those: which of the identity's words is `co_filename`.
+    pub content_file: u16,
     /// Zero.
-    pub reserved: [u16; 3],
+    pub reserved: u16,
+}
+
+impl PythonLayout {
+    /// There is nothing to read.
+    pub const NONE: Self = Self {
+        interpreters: 0,
+        code_type: 0,
+        code_mask: 0,
+        interpreter_next: 0,
+        interpreter_threads: 0,
+        thread_prev: 0,
+        thread_next: 0,
+        thread_interpreter: 0,
+        thread_id: 0,
+        thread_frame: 0,
+        cframe_frame: NO_FIELD,
+        cframe_previous: NO_FIELD,
+        frame_bytes: 0,
+        frame_previous: 0,
+        frame_code: 0,
+        frame_instruction: 0,
+        instruction_is_address: 0,
+        frame_owner: NO_FIELD,
+        shim_owner: 0,
+        frame_is_entry: NO_FIELD,
+        frame_tlbc: NO_FIELD,
+        code_begin: 0,
+        code_bytes: 0,
+        code_identity: 0,
+        code_instructions: 0,
+        code_tlbc: NO_FIELD,
+        content_text: 0,
+        content_file: 0,
+        reserved: 0,
+    };
+}
+
+/// A thread of a process, by which its state is remembered.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ThreadKey {
+    /// `pthread_self()`: the thread pointer.
+    pub thread_pointer: u64,
+    /// The process, as seen from pyprof-bpf's own pid namespace.
+    pub tgid: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What is remembered of a thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadState {
+    /// Address of its `PyThreadState`; 0: it had none.
+    pub state: u64,
+    /// For one that had none: the newest thread state of the process then. As long as that is the newest, it has none.
+    pub newest: u64,
 }
 
 const _: () = assert!(size_of::<PythonLayout>() == 80);
+const _: () = assert!(size_of::<ThreadKey>() == 16 && size_of::<ThreadState>() == 16);
 
 /// The identity of a code object, from its [`IDENTITY_WORDS`]. Two objects that differ in one of them have the same one
 /// time in 2^32.
@@ -152,6 +214,47 @@ pub const fn identity(words: &[u64; IDENTITY_WORDS]) -> u32 {
     let mut index = 0;
     while index < IDENTITY_WORDS {
         hash = mix(hash, words[index]);
+        index += 1;
+    }
+    (hash >> 32) as u32
+}
+
+/// Up to 3.11 nothing in a code object says which of all it is (`co_version`, since 3.12), and a program that compiles the
+/// same things again and again gets the same addresses again and again: then file, name and line table count with their
+/// lengths and ends, too.
+pub const CONTENTS: usize = 3;
+/// Which of the identity's words is the name (`co_name`, in 3.11 `co_qualname`), and which the line table.
+pub const CONTENT_NAME: usize = IDENTITY_WORDS - 2;
+/// See [`CONTENT_NAME`].
+pub const CONTENT_TABLE: usize = IDENTITY_WORDS - 1;
+/// Where a text and a `bytes` have their length (`PyASCIIObject`, `PyVarObject`).
+pub const CONTENT_LENGTH_AT: u64 = 16;
+/// Where the bytes of a `bytes` begin (`PyBytesObject`).
+pub const CONTENT_BYTES: u64 = 32;
+
+/// Where in an object its last eight bytes are, if its data begin at `data`; those of a shorter one begin there.
+#[inline(always)]
+pub const fn content_end(data: u64, length: u64) -> u64 {
+    const LENGTH_MAX: u64 = 1 << 24;
+    if length < 8 || length > LENGTH_MAX {
+        data
+    } else {
+        data + length - 8
+    }
+}
+
+/// [`identity`] with the lengths and ends of file, name and line table.
+#[inline(always)]
+pub const fn identity_with(words: &[u64; IDENTITY_WORDS], contents: &[[u64; 2]; CONTENTS]) -> u32 {
+    let mut hash = 0;
+    let mut index = 0;
+    while index < IDENTITY_WORDS {
+        hash = mix(hash, words[index]);
+        index += 1;
+    }
+    let mut index = 0;
+    while index < CONTENTS {
+        hash = mix(mix(hash, contents[index][0]), contents[index][1]);
         index += 1;
     }
     (hash >> 32) as u32
@@ -170,6 +273,12 @@ pub const fn mix(hash: u64, word: u64) -> u64 {
 // all initialised.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PythonLayout {}
+// SAFETY: as above.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for ThreadKey {}
+// SAFETY: as above.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for ThreadState {}
 
 #[cfg(test)]
 mod tests {

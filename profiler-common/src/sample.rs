@@ -1,15 +1,29 @@
 //! One sample as it lies in the ring buffer.
 //!
-//! A record is a [`SampleHeader`], then `native_words` addresses (innermost first; [`INTERRUPTED`] marks those of
-//! interrupted frames), then `interpreter_words`
-//! (reserved: interpreter frames, two words each), then `kernel_words` addresses (innermost first), then
-//! `stack_bytes` bytes of the user stack, which only an unfinished walk carries ([`flags::STACK_COPY`]).
+//! A record is a [`SampleHeader`], then `python_words` words of interpreter frames ([`crate::python`]), then
+//! `native_words` words (addresses, innermost first, see [`native`]), then `kernel_words` addresses (innermost first),
+//! then `stack_bytes` bytes of the user stack, which only an unfinished walk carries ([`flags::STACK_COPY`]).
+
+use crate::python::PYTHON_WORDS_MAX;
 
 /// Most native frames one sample can hold; deeper stacks end in [`StackEnd::DepthLimit`].
 pub const NATIVE_FRAMES_MAX: usize = 1024;
-/// Bit of a native address: the frame was interrupted there (the innermost one, and the one below a signal frame), the
-/// address is not that after a call.
-pub const INTERRUPTED: u64 = 1 << 63;
+/// Interpreter frames and native ones together end at this word of a sample.
+pub const USER_WORDS_MAX: usize = PYTHON_WORDS_MAX + 1536;
+
+/// Bits of a native word above its address.
+pub mod native {
+    /// The frame was interrupted there (the innermost one, and the one below a signal frame): the address is not that
+    /// after a call.
+    pub const INTERRUPTED: u64 = 1 << 63;
+    /// No frame of its own: the CFA of the frame before, which executes the interpreter's loop.
+    pub const CFA: u64 = 1 << 62;
+    /// The code is one of CPython's trampolines, recognised by its bytes.
+    pub const TRAMPOLINE: u64 = 1 << 61;
+    /// What is left is the address.
+    pub const ADDRESS: u64 = !(INTERRUPTED | CFA | TRAMPOLINE);
+}
+
 /// Most kernel frames one sample can hold (the kernel's own default limit, `kernel.perf_event_max_stack`).
 pub const KERNEL_FRAMES_MAX: usize = 127;
 /// Most bytes of user stack that an unfinished walk carries to user space.
@@ -55,10 +69,10 @@ pub struct SampleHeader {
     pub end_saved_in_memory: u16,
     /// Bit n: `end_saved[n]` is unknown.
     pub end_saved_lost: u16,
-    /// Number of addresses that follow.
+    /// Number of native words that follow the interpreter's.
     pub native_words: u16,
-    /// Number of interpreter words that follow these.
-    pub interpreter_words: u16,
+    /// Number of interpreter words that follow the header.
+    pub python_words: u16,
     /// Number of kernel addresses that follow these.
     pub kernel_words: u16,
     /// Number of bytes of stack that follow these.
@@ -67,6 +81,10 @@ pub struct SampleHeader {
     pub flags: u16,
     /// A [`StackEnd`] as number.
     pub stack_end: u16,
+    /// A [`crate::python::PythonEnd`] as number.
+    pub python_end: u16,
+    /// Zero.
+    pub reserved: [u16; 3],
     /// The thread's name, padded with zero bytes.
     pub comm: [u8; COMM_LEN],
 }
@@ -81,6 +99,9 @@ pub mod flags {
     pub const STACK_COPY: u16 = 4;
     /// The frame at `end_address` is the interrupted one (look it up as it is, not one byte earlier).
     pub const END_IS_LEAF: u16 = 8;
+    /// The interpreter frames have nothing that says where they were called from C: this version has one activation of
+    /// its loop for each of them (up to 3.10).
+    pub const PYTHON_COUNTED: u16 = 16;
 }
 
 /// How a walk ended. Every value has a counter of its own.
@@ -131,7 +152,7 @@ impl StackEnd {
 /// Size of [`SampleHeader`] in bytes.
 pub const HEADER_BYTES: usize = size_of::<SampleHeader>();
 
-const _: () = assert!(HEADER_BYTES == 112 && HEADER_BYTES.is_multiple_of(8));
+const _: () = assert!(HEADER_BYTES == 120 && HEADER_BYTES.is_multiple_of(8));
 
 #[cfg(test)]
 mod tests {

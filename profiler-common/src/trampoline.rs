@@ -14,7 +14,7 @@
 //! The bundled trampolines for older CPythons use the second form. Bytes are given as little-endian words, so that
 //! the kernel side compares registers.
 
-use crate::unwind_row::{UnwindRule, bp, cfa};
+use crate::unwind_row::{UnwindRule, bp, cfa, rule_flags};
 
 /// `sub $8,%rsp; call *%rcx;` and the first two bytes of `add`.
 const PLAIN: u64 = u64::from_le_bytes([0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83]);
@@ -36,7 +36,7 @@ const fn rule(cfa_off: i32, bp_kind: u8) -> UnwindRule {
         saved: [0; 5],
         cfa_off,
         bp_off: -16,
-        reserved: 0,
+        flags: rule_flags::TRAMPOLINE,
     }
 }
 
@@ -65,6 +65,7 @@ pub fn sigreturn_rule(at: u64) -> Option<UnwindRule> {
     if at == SIGRETURN {
         Some(UnwindRule {
             cfa: cfa::SIGNAL,
+            flags: 0,
             ..rule(0, bp::SAME)
         })
     } else {

@@ -9,6 +9,8 @@
 //! were saved last: a rule that computes the CFA from `rbx` or `r12`–`r15` is then one read away, and the others pay
 //! nothing for it.
 
+use crate::python::PythonLayout;
+
 /// Bytes of text that one [`Page`] covers.
 pub const PAGE_BYTES: u64 = 4096;
 /// log2 of [`PAGE_BYTES`].
@@ -88,6 +90,15 @@ pub mod bp {
 /// The registers of [`UnwindRule::saved`], as DWARF numbers (x86-64 psABI, figure 3.36): `rbx, r12, r13, r14, r15`.
 pub const SAVED_REGISTERS: [u8; 5] = [3, 12, 13, 14, 15];
 
+/// Bits of [`UnwindRule::flags`].
+pub mod rule_flags {
+    /// CPython's evaluation loop (`_PyEval_EvalFrameDefault`, with its cold part): its frames stand for runs of Python
+    /// frames, and their CFAs, which are sent along, say for which.
+    pub const EVALUATION_LOOP: u16 = 1;
+    /// One of CPython's trampolines.
+    pub const TRAMPOLINE: u16 = 2;
+}
+
 /// How to find the caller of a frame. The return address always lies at `CFA - 8`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -105,8 +116,8 @@ pub struct UnwindRule {
     pub cfa_off: i32,
     /// Meaning depends on `bp`.
     pub bp_off: i16,
-    /// Zero.
-    pub reserved: i16,
+    /// Bits of [`rule_flags`]: what the code is, whatever its frames look like.
+    pub flags: u16,
 }
 
 /// [`UnwindRule::saved`]: saved somewhere that the byte cannot say.
@@ -160,6 +171,8 @@ pub struct ProcessMappings {
     pub count: u32,
     /// Another one for each list that is ever published, so that nothing remembered of one is used with the next.
     pub generation: u32,
+    /// Where its interpreter keeps its frames.
+    pub python: PythonLayout,
     /// The entries; those past `count` have `begin == NO_MAPPING`.
     pub entries: [MappingEntry; MAPPINGS_MAX],
 }
@@ -186,6 +199,7 @@ impl ProcessMappings {
     pub const EMPTY: Self = Self {
         count: 0,
         generation: 0,
+        python: PythonLayout::NONE,
         entries: [MappingEntry::UNUSED; MAPPINGS_MAX],
     };
 }
@@ -193,7 +207,8 @@ impl ProcessMappings {
 const _: () = assert!(size_of::<Page>() == 8);
 const _: () = assert!(size_of::<UnwindRule>() == 16);
 const _: () = assert!(size_of::<MappingEntry>() == 40);
-const _: () = assert!(size_of::<ProcessMappings>() == 8 + 40 * MAPPINGS_MAX);
+const _: () =
+    assert!(size_of::<ProcessMappings>() == 8 + size_of::<PythonLayout>() + 40 * MAPPINGS_MAX);
 
 // SAFETY: `repr(C)`, integers only, no padding (the sizes are asserted above): any bytes are a value, and its bytes are
 // all initialised.

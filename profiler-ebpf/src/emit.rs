@@ -10,9 +10,10 @@ use aya_ebpf::{
 use aya_log_ebpf::info;
 use profiler_common::{
     counters,
+    python::PYTHON_ENDS,
     sample::{
-        HEADER_BYTES, KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS,
-        flags, stack_copy_begin,
+        HEADER_BYTES, KERNEL_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS, USER_WORDS_MAX, flags,
+        stack_copy_begin,
     },
     unwind_row::SAVED_REGISTERS,
 };
@@ -23,7 +24,7 @@ use crate::{
 };
 
 /// Waking user space for each sample would cost more than the sample: it reads on a timer, and is woken before the
-/// ring gets this full.
+/// ring gets this full, and for code objects that are new.
 const WAKE_AT_BYTES: u64 = 1 << 20;
 /// include/uapi/linux/bpf.h
 pub(crate) const BPF_RB_NO_WAKEUP: u64 = 1;
@@ -39,15 +40,15 @@ pub(crate) fn submit(context: &PerfEventContext, pointer: *mut State) {
     // SAFETY: this CPU's map value.
     let state = unsafe { &mut *pointer };
     // SAFETY: a field of the map value; volatile as in `walk::unwind_step`.
-    let depth = unsafe { core::ptr::read_volatile(&raw const state.depth) } as usize;
-    if depth > NATIVE_FRAMES_MAX {
+    let used = unsafe { core::ptr::read_volatile(&raw const state.used) } as usize;
+    if used > USER_WORDS_MAX {
         return;
     }
-    state.header.native_words = depth as u16;
-    let kernel = kernel_stack(context, state, depth);
+    state.header.native_words = (used as u16).wrapping_sub(state.header.python_words);
+    let kernel = kernel_stack(context, state, used);
     // SAFETY: as above.
     let flags = unsafe { core::ptr::read_volatile(&raw const state.header.flags) };
-    let mut words = depth + kernel;
+    let mut words = used + kernel;
     if flags & flags::STACK_COPY != 0 {
         state.header.end_bp = walk::frame_pointer(state).unwrap_or(0);
         saved_registers(state);
@@ -62,20 +63,25 @@ pub(crate) fn submit(context: &PerfEventContext, pointer: *mut State) {
     if ending < STACK_ENDS as u32 {
         maps::count(counters::STACK_END_FIRST + ending);
     }
+    // SAFETY: as above.
+    let ending = u32::from(unsafe { core::ptr::read_volatile(&raw const state.header.python_end) });
+    if ending < PYTHON_ENDS as u32 {
+        maps::count(counters::PYTHON_END_FIRST + ending);
+    }
     maps::count(counters::SAMPLES);
     send(context, pointer, words);
 }
 
 /// The kernel's own stack, when asked for and when the CPU was there. Returns the number of addresses.
 #[inline(always)]
-fn kernel_stack(context: &PerfEventContext, state: &mut State, depth: usize) -> usize {
+fn kernel_stack(context: &PerfEventContext, state: &mut State, used: usize) -> usize {
     if global!(KERNEL_STACKS) == 0 || state.header.flags & flags::KERNEL_MODE == 0 {
         return 0;
     }
-    let Some(free) = state.words.get_mut(depth..) else {
+    let Some(free) = state.words.get_mut(used..) else {
         return 0;
     };
-    // SAFETY: `depth` is at most `NATIVE_FRAMES_MAX`, behind which there is room for `KERNEL_FRAMES_MAX` words.
+    // SAFETY: `used` is at most `USER_WORDS_MAX`, behind which there is room for `KERNEL_FRAMES_MAX` words.
     let bytes = unsafe {
         bpf_get_stack(
             context.as_ptr(),
@@ -109,23 +115,27 @@ fn saved_registers(state: &mut State) {
     state.header.end_saved_lost = lost;
 }
 
-/// Copies the user stack from where the walk stopped, with its red zone. Returns the number of words.
+/// Copies the user stack from where the walk stopped, with its red zone, behind `words` words, as far as there is room.
+/// Returns the number of words.
 #[inline(always)]
 fn stack_copy(state: &mut State, words: usize) -> usize {
-    if words > NATIVE_FRAMES_MAX + KERNEL_FRAMES_MAX {
-        return 0;
-    }
     let from = stack_copy_begin(state.header.end_sp);
     let mut copied = 0;
+    state.used = words as u64;
     for chunk in 0..STACK_COPY_BYTES_MAX / COPY_CHUNK {
         let source = from + (chunk * COPY_CHUNK) as u64;
-        let place = words + chunk * COPY_CHUNK / 8;
-        // SAFETY: `words` was checked above, and behind it there is room for the whole copy.
+        // SAFETY: a field of the map value; volatile as in `walk::unwind_step`.
+        let place = unsafe { core::ptr::read_volatile(&raw const state.used) } as usize;
+        if place > WORDS - COPY_CHUNK / 8 {
+            break;
+        }
+        // SAFETY: there is room for a chunk, as was just checked.
         let target = unsafe { state.words.as_mut_ptr().add(place) };
         // SAFETY: a checked read of user memory into the room just described.
         if unsafe { bpf_probe_read_user(target.cast(), COPY_CHUNK as u32, source as *const _) } == 0
         {
             copied += COPY_CHUNK;
+            state.used = (place + COPY_CHUNK / 8) as u64;
             continue;
         }
         // The stack ends on a page: take the rest of this one.
@@ -156,7 +166,9 @@ fn send(context: &PerfEventContext, pointer: *mut State, words: usize) {
     let ring = (&raw const SAMPLES).cast_mut().cast();
     // SAFETY: `SAMPLES` is a ring buffer map.
     let waiting = unsafe { bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) };
-    let wake = if waiting >= WAKE_AT_BYTES {
+    // SAFETY: this CPU's map value.
+    let has_news = unsafe { (*pointer).python.has_news } != 0;
+    let wake = if has_news || waiting >= WAKE_AT_BYTES {
         BPF_RB_FORCE_WAKEUP
     } else {
         BPF_RB_NO_WAKEUP

@@ -16,7 +16,7 @@ use profiler_common::{
 use crate::{
     emit::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     maps::{self, PROCESSES, SAMPLES, global},
-    target,
+    python, target,
 };
 
 /// Bytes of a `struct upid` (include/linux/pid.h): the number, and its namespace.
@@ -93,6 +93,7 @@ pub(crate) fn exited(task: u64) {
     let Some(target) = target::current() else {
         return;
     };
+    python::forget_thread(target.tgid);
     let offsets = global!(TASK_OFFSETS);
     let Some(signal) = read::<u64>(task, offsets.task_signal) else {
         return;

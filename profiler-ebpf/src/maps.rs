@@ -7,7 +7,10 @@ use aya_ebpf::{
 use profiler_common::{
     config::{TaskOffsets, user_regs},
     counters,
-    sample::{KERNEL_FRAMES_MAX, NATIVE_FRAMES_MAX, STACK_COPY_BYTES_MAX, SampleHeader},
+    python::{
+        CODE_BYTES_MAX, FRAME_BYTES_MAX, PythonLayout, THREAD_STATES_MAX, ThreadKey, ThreadState,
+    },
+    sample::{KERNEL_FRAMES_MAX, SampleHeader, USER_WORDS_MAX},
     unwind_row::{Chunk, Page, ProcessMappings, UnwindRule},
 };
 
@@ -109,6 +112,7 @@ pub(crate) static TASK_OFFSETS: TaskOffsets = TaskOffsets {
     pid_numbers: 0,
     binprm_p: 0,
     namespace_inum: 0,
+    task_thread_pointer: 0,
 };
 /// 1 to make children of targets targets.
 #[unsafe(no_mangle)]
@@ -117,9 +121,11 @@ pub(crate) static FOLLOW_FORKS: u8 = 0;
 #[unsafe(no_mangle)]
 pub(crate) static TELL_ALL_EXECS: u8 = 0;
 
-/// Words behind the header: native frames, kernel frames, copied stack.
-pub(crate) const WORDS: usize =
-    NATIVE_FRAMES_MAX + KERNEL_FRAMES_MAX + 1 + STACK_COPY_BYTES_MAX / 8;
+/// Words behind the header: interpreter frames and native ones, kernel frames, and as much of a copied stack as they
+/// leave room for: all of it, unless more than a hundred interpreter frames stand before it.
+pub(crate) const WORDS: usize = 3912;
+
+const _: () = assert!(USER_WORDS_MAX + KERNEL_FRAMES_MAX + 1 <= WORDS);
 
 /// The sample being made. `header` and `words` are what is sent.
 #[repr(C)]
@@ -141,8 +147,10 @@ pub(crate) struct State {
     pub(crate) leaf: u64,
     /// Address of the `ucontext` of the signal frame just passed; 0: the leaf's registers are in `leaf_registers`.
     pub(crate) ucontext: u64,
-    /// Frames so far.
+    /// Native frames so far.
     pub(crate) depth: u64,
+    /// Words in use.
+    pub(crate) used: u64,
     /// The interrupted frame's registers by DWARF number.
     pub(crate) leaf_registers: [u64; 16],
     /// A piece of the user stack, read at once: most frames are small, and the next ones are in it already.
@@ -153,6 +161,64 @@ pub(crate) struct State {
     pub(crate) mapping_begin: u64,
     pub(crate) mapping_end: u64,
     pub(crate) mapping_index: u64,
+    /// What `python` keeps.
+    pub(crate) python: PythonState,
+}
+
+/// Reading the interpreter's frames.
+#[repr(C)]
+pub(crate) struct PythonState {
+    /// Of this process.
+    pub(crate) layout: PythonLayout,
+    /// `pthread_self()` of the interrupted thread.
+    pub(crate) thread_pointer: u64,
+    /// States of this thread that were found.
+    pub(crate) states: [u64; THREAD_STATES_MAX],
+    pub(crate) state_count: u64,
+    /// One that has no frame.
+    pub(crate) idle_state: u64,
+    /// While looking for them: the interpreter, its thread that comes next, and whether it is the only one.
+    pub(crate) interpreter: u64,
+    pub(crate) candidate: u64,
+    pub(crate) is_only: u64,
+    /// The frame that comes next, and its `_PyCFrame`.
+    pub(crate) frame: u64,
+    pub(crate) cframe: u64,
+    /// That frame is the state's first: 1, else 0.
+    pub(crate) is_first: u64,
+    /// The code object of the frame before, and its identity: in a recursion, all have the same.
+    pub(crate) code: u64,
+    pub(crate) identity: u64,
+    /// A code object that user space may not know is in this sample.
+    pub(crate) has_news: u64,
+    pub(crate) frame_words: [u64; FRAME_WORDS],
+    pub(crate) code_words: [u64; CODE_WORDS],
+}
+
+/// Words read of a frame; a power of two.
+pub(crate) const FRAME_WORDS: usize = FRAME_BYTES_MAX / 8;
+/// Room for the words read of a code object; a power of two.
+pub(crate) const CODE_WORDS: usize = (CODE_BYTES_MAX / 8).next_power_of_two();
+
+/// Threads whose state is known, so that it need not be looked for in each sample. Written by user space when it begins
+/// with a process, and by `python`; `follow` takes out those that end.
+#[map]
+pub(crate) static THREADS: HashMap<ThreadKey, ThreadState> = HashMap::with_max_entries(16384, 0);
+
+/// Code objects that were sent lately, by a hash of address and identity. User space is woken for any other: it must
+/// read what they are called before they are gone.
+#[map]
+static KNOWN_CODE: Array<[u32; KNOWN_CODE_ENTRIES]> = Array::with_max_entries(1, 0);
+
+/// A power of two.
+const KNOWN_CODE_ENTRIES: usize = 16384;
+
+/// The place in [`KNOWN_CODE`] for a hash.
+#[inline(always)]
+pub(crate) fn known_code(hash: u32) -> Option<*mut u32> {
+    let known = KNOWN_CODE.get_ptr_mut(0)?;
+    // SAFETY: the mask leaves an index below the number of entries.
+    Some(unsafe { &raw mut (*known)[hash as usize & (KNOWN_CODE_ENTRIES - 1)] })
 }
 
 const _: () = assert!(size_of::<State>() <= 32768);

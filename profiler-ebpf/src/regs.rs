@@ -30,10 +30,12 @@ pub(crate) fn start(data: *const bpf_perf_event_data, state: *mut State, target:
     header.end_address = 0;
     header.flags = 0;
     header.kernel_words = 0;
-    header.interpreter_words = 0;
+    header.python_words = 0;
+    header.python_end = 0;
     header.stack_bytes = 0;
     header.comm = bpf_get_current_comm().unwrap_or_default();
     state.depth = 0;
+    state.used = 0;
     state.leaf = 1;
     state.ucontext = 0;
     state.recent_count = 0;

@@ -9,10 +9,10 @@ use core::arch::asm;
 use aya_ebpf::helpers::{bpf_probe_read_user, generated};
 use profiler_common::{
     counters,
-    sample::{NATIVE_FRAMES_MAX, StackEnd, flags},
+    sample::{NATIVE_FRAMES_MAX, StackEnd, USER_WORDS_MAX, flags, native},
     unwind_row::{
         CHUNK_ROWS, MAPPINGS_MAX, PAGE_BYTES, PAGE_SHIFT, ProcessMappings, RULE_BITS, RULE_NONE,
-        SAVED_UNKNOWN, UnwindRule, bp, cfa, mapping_kind,
+        SAVED_UNKNOWN, UnwindRule, bp, cfa, mapping_kind, rule_flags,
     },
 };
 
@@ -78,11 +78,10 @@ pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
     // Volatile: otherwise LLVM moves the address computation before the bounds check, which the verifier refuses.
     // SAFETY: a field of the map value.
     let depth = unsafe { core::ptr::read_volatile(&raw const state.depth) };
-    if depth >= NATIVE_FRAMES_MAX as u64 {
+    if depth >= NATIVE_FRAMES_MAX as u64 || !push(state, state.ip | (state.leaf << 63)) {
         return end(pointer, StackEnd::DepthLimit);
     }
     let leaf = state.leaf != 0;
-    state.words[depth as usize] = state.ip | (state.leaf << 63);
     state.depth = depth + 1;
 
     let at = state.ip - u64::from(!leaf);
@@ -105,7 +104,20 @@ pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
     apply(pointer, rule)
 }
 
-/// A rule as its two words, lowest byte first: `cfa, bp, reg, saved…` and `cfa_off, bp_off`. See [`UnwindRule`].
+/// Adds a word of a native frame. False: there is no room.
+#[inline(always)]
+fn push(state: &mut State, word: u64) -> bool {
+    // SAFETY: a field of the map value; volatile as above.
+    let used = unsafe { core::ptr::read_volatile(&raw const state.used) };
+    if used >= USER_WORDS_MAX as u64 {
+        return false;
+    }
+    state.words[used as usize] = word;
+    state.used = used + 1;
+    true
+}
+
+/// A rule as its two words, lowest byte first: `cfa, bp, reg, saved…` and `cfa_off, bp_off, flags`. See [`UnwindRule`].
 #[derive(Clone, Copy)]
 struct Rule {
     kinds: u64,
@@ -147,6 +159,11 @@ impl Rule {
     #[inline(always)]
     fn bp_offset(self) -> i64 {
         i64::from((self.offsets >> 32) as i16)
+    }
+
+    #[inline(always)]
+    fn flags(self) -> u16 {
+        (self.offsets >> 48) as u16
     }
 }
 
@@ -368,6 +385,9 @@ fn apply(pointer: *mut State, rule: Rule) -> u32 {
     if new <= state.sp || new & 7 != 0 {
         return end(pointer, StackEnd::NotUp);
     }
+    if rule.flags() != 0 {
+        say_what_it_is(state, rule.flags(), new);
+    }
     // The two words below the CFA: the return address, and where `rbp` lies when it was pushed first.
     let Ok([below, caller]) = pair(state, new.wrapping_sub(16)) else {
         return end(pointer, StackEnd::ReadFault);
@@ -395,6 +415,22 @@ fn apply(pointer: *mut State, rule: Rule) -> u32 {
         return end(pointer, StackEnd::ZeroReturnAddress);
     }
     1
+}
+
+/// Tells user space of the frame just recorded what it is: it belongs to the interpreter.
+#[inline(always)]
+fn say_what_it_is(state: &mut State, flags: u16, cfa: u64) {
+    if flags & rule_flags::EVALUATION_LOOP != 0 {
+        // Without room for it, the walk ends at the next frame.
+        push(state, native::CFA | cfa & native::ADDRESS);
+        return;
+    }
+    // SAFETY: a field of the map value; volatile as above.
+    let used = unsafe { core::ptr::read_volatile(&raw const state.used) };
+    let last = used.wrapping_sub(1);
+    if last < USER_WORDS_MAX as u64 {
+        state.words[last as usize] |= native::TRAMPOLINE;
+    }
 }
 
 /// The CFA of a [`cfa::DEREF_RSP`] or [`cfa::DEREF_RBP`] rule.

@@ -1,7 +1,7 @@
 //! What the BPF program counted, summed over CPUs.
 
 use aya::maps::{MapData, PerCpuArray};
-use profiler_common::{counters, sample::STACK_ENDS};
+use profiler_common::{counters, python::PYTHON_ENDS, sample::STACK_ENDS};
 
 use super::error::KernelError;
 
@@ -31,8 +31,14 @@ pub struct Counters {
     pub processes_full: u64,
     /// Events of processes for which the ring buffer had no room.
     pub events_lost: u64,
+    /// Interpreter frames read.
+    pub python_frames: u64,
+    /// Threads whose state could not be remembered.
+    pub threads_full: u64,
     /// How the walks ended in the kernel.
     pub ends: EndCounts,
+    /// How reading the interpreter's frames ended, in the order of `profiler_common::python::PythonEnd::ALL`.
+    pub python_ends: [u64; PYTHON_ENDS],
 }
 
 impl Counters {
@@ -46,6 +52,10 @@ impl Counters {
         for (count, index) in ends.iter_mut().zip(counters::STACK_END_FIRST..) {
             *count = sum(index)?;
         }
+        let mut python_ends = [0; PYTHON_ENDS];
+        for (count, index) in python_ends.iter_mut().zip(counters::PYTHON_END_FIRST..) {
+            *count = sum(index)?;
+        }
         Ok(Self {
             ticks: sum(counters::TICKS)?,
             samples: sum(counters::SAMPLES)?,
@@ -57,7 +67,10 @@ impl Counters {
             kernel_stack_failed: sum(counters::KERNEL_STACK_FAILED)?,
             processes_full: sum(counters::PROCESSES_FULL)?,
             events_lost: sum(counters::EVENTS_LOST)?,
+            python_frames: sum(counters::PYTHON_FRAMES)?,
+            threads_full: sum(counters::THREADS_FULL)?,
             ends,
+            python_ends,
         })
     }
 }

@@ -36,7 +36,8 @@ pub struct Features {
     pub registers: RegistersFrom,
     /// Device and inode of our pid namespace, when it is not the initial one.
     pub pid_namespace: Option<(u64, u64)>,
-    /// Where the kernel keeps what is needed to follow processes; `None`: it does not say (no BTF).
+    /// Where the kernel keeps what is needed to follow processes, and to find a thread's interpreter; `None`: it does not
+    /// say (no BTF).
     pub task_offsets: Option<TaskOffsets>,
 }
 
@@ -75,6 +76,8 @@ impl Features {
         let [binprm_p] = btf.member_offsets("linux_binprm", ["p"])?;
         let [namespace] = btf.member_offsets("pid_namespace", ["ns"])?;
         let [inum] = btf.member_offsets("ns_common", ["inum"])?;
+        let [thread] = btf.member_offsets("task_struct", ["thread"])?;
+        let [thread_pointer] = btf.member_offsets("thread_struct", ["fsbase"])?;
         Some(TaskOffsets {
             task_tgid: tgid,
             task_thread_pid: thread_pid,
@@ -86,6 +89,7 @@ impl Features {
             pid_numbers: numbers,
             binprm_p,
             namespace_inum: namespace + inum,
+            task_thread_pointer: thread + thread_pointer,
         })
     }
 

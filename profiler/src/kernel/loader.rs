@@ -13,6 +13,7 @@ use aya::{
 use aya_log::EbpfLogger;
 use profiler_common::{
     config::{global, user_regs},
+    python::{ThreadKey, ThreadState},
     unwind_row::{CHUNK_ROWS, Page, ProcessMappings, UnwindRule},
 };
 
@@ -108,6 +109,7 @@ pub struct UnwindMaps {
     pub(crate) rules: MappedArray<UnwindRule>,
     pub(crate) mappings: MappedArray<ProcessMappings>,
     pub(crate) processes: HashMap<MapData, u32, u32>,
+    pub(crate) threads: HashMap<MapData, ThreadKey, ThreadState>,
 }
 
 /// The loaded program and its maps. Dropping it removes them from the kernel.
@@ -208,6 +210,7 @@ impl KernelSide {
     /// The unwinder's maps. Once only.
     pub fn take_unwind_maps(&mut self) -> Result<UnwindMaps, KernelError> {
         let processes = take(&mut self.ebpf, "PROCESSES")?;
+        let threads = take(&mut self.ebpf, "THREADS")?;
         Ok(UnwindMaps {
             rows: MappedArray::new(
                 take(&mut self.ebpf, "ROWS")?,
@@ -220,6 +223,7 @@ impl KernelSide {
                 self.sizes.slots as usize,
             )?,
             processes: HashMap::try_from(processes).map_err(KernelError::map("PROCESSES"))?,
+            threads: HashMap::try_from(threads).map_err(KernelError::map("THREADS"))?,
         })
     }
 

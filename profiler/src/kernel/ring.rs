@@ -8,13 +8,14 @@ use std::{
 use aya::maps::{Map, MapData, RingBuf};
 use profiler_common::{
     process_event::{PROCESS_EVENT_BYTES, ProcessEvent as WireEvent, kind},
+    python::PythonEnd as WirePythonEnd,
     sample::{HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags, stack_copy_begin},
 };
 
 use super::error::KernelError;
 use crate::model::{
-    Avma, KtimeNs, Pid, ProcessChange, ProcessEvent, RawSample, SavedRegister, StackCopy, StackEnd,
-    ThreadName, Tid,
+    Avma, KtimeNs, Pid, ProcessChange, ProcessEvent, PythonEnd, RawSample, SavedRegister,
+    StackCopy, StackEnd, ThreadName, Tid,
 };
 
 /// What is in the ring, in the order in which it happened.
@@ -129,8 +130,8 @@ fn parse_sample<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSamp
     };
     words.extend(chunks.iter().map(|&bytes| u64::from_ne_bytes(bytes)));
 
-    let (native, rest) = words.split_at_checked(usize::from(header.native_words))?;
-    let (interpreter, rest) = rest.split_at_checked(usize::from(header.interpreter_words))?;
+    let (python, rest) = words.split_at_checked(usize::from(header.python_words))?;
+    let (native, rest) = rest.split_at_checked(usize::from(header.native_words))?;
     let (kernel, rest) = rest.split_at_checked(usize::from(header.kernel_words))?;
     let at = Avma(header.end_address);
     let unfinished = (header.flags & flags::STACK_COPY != 0).then(|| {
@@ -153,8 +154,10 @@ fn parse_sample<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSamp
         in_kernel: header.flags & flags::KERNEL_MODE != 0,
         guessed: header.flags & flags::GUESSED != 0,
         end: end(header.stack_end, at)?,
+        python_end: python_end(header.python_end)?,
+        python_is_counted: header.flags & flags::PYTHON_COUNTED != 0,
         native,
-        interpreter,
+        python,
         kernel,
         unfinished,
     })
@@ -187,6 +190,21 @@ fn end(code: u16, at: Avma) -> Option<StackEnd> {
         WireEnd::DepthLimit => StackEnd::DepthLimit,
         WireEnd::Unsupported => StackEnd::Unsupported(at),
         WireEnd::NoUserRegisters => StackEnd::NoUserRegisters,
+    })
+}
+
+fn python_end(code: u16) -> Option<PythonEnd> {
+    let wire = WirePythonEnd::ALL
+        .into_iter()
+        .find(|&end| end as u16 == code)?;
+    Some(match wire {
+        WirePythonEnd::NotRead => PythonEnd::NotRead,
+        WirePythonEnd::Whole => PythonEnd::Whole,
+        WirePythonEnd::NoThreadState => PythonEnd::NoThreadState,
+        WirePythonEnd::NotFound => PythonEnd::NotFound,
+        WirePythonEnd::ReadFault => PythonEnd::ReadFault,
+        WirePythonEnd::NotCode => PythonEnd::NotCode,
+        WirePythonEnd::DepthLimit => PythonEnd::DepthLimit,
     })
 }
 
