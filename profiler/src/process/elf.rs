@@ -7,7 +7,7 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use object::elf;
 
-use crate::model::{FileOffset, Svma};
+use crate::model::{Avma, FileOffset, Svma};
 
 /// Entries of the section and program header tables that are read.
 const HEADERS_MAX: u64 = 4096;
@@ -17,6 +17,9 @@ const TABLE_BYTES_MAX: u64 = 64 << 20;
 
 /// Largest table of section names that is read; linked files have some hundred bytes.
 const NAMES_BYTES_MAX: u64 = 1 << 20;
+
+/// The kernel maps whole pages of this size.
+const PAGE_MASK: u64 = 4095;
 
 const HEADER_BYTES: usize = 64;
 const SECTION_BYTES: usize = 64;
@@ -39,6 +42,7 @@ pub(super) struct Section {
     pub(super) name: u32,
     pub(super) kind: u32,
     pub(super) flags: u64,
+    address: u64,
     pub(super) offset: u64,
     pub(super) size: u64,
     pub(super) link: u32,
@@ -55,6 +59,18 @@ struct Segment {
     offset: u64,
     address: u64,
     file_size: u64,
+    memory_size: u64,
+    executable: bool,
+    writable: bool,
+}
+
+/// Something that a file states the place of in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stated {
+    /// Where it begins.
+    pub at: Svma,
+    /// How many bytes it has; 0: not told.
+    pub bytes: u64,
 }
 
 /// Which of a file's two symbol tables.
@@ -142,6 +158,16 @@ impl<'f> ElfFile<'f> {
         table: SymbolTable,
         wanted: [&str; N],
     ) -> [Option<Svma>; N] {
+        self.sized_symbols(table, wanted)
+            .map(|found| found.map(|symbol| symbol.at))
+    }
+
+    /// The same, with their sizes.
+    pub fn sized_symbols<const N: usize>(
+        &self,
+        table: SymbolTable,
+        wanted: [&str; N],
+    ) -> [Option<Stated>; N] {
         let mut found = [None; N];
         let Some((symbols, names)) = self.symbol_sections(table) else {
             return found;
@@ -161,7 +187,10 @@ impl<'f> ElfFile<'f> {
                     .is_some_and(|rest| rest.first() == Some(&0))
             };
             if let Some(index) = wanted.iter().position(is) {
-                found[index].get_or_insert(Svma(u64_at(symbol, 8)));
+                found[index].get_or_insert(Stated {
+                    at: Svma(u64_at(symbol, 8)),
+                    bytes: u64_at(symbol, 16),
+                });
             }
         }
         found
@@ -216,14 +245,32 @@ impl<'f> ElfFile<'f> {
 
     /// Content of a section by name; `None` if it is missing, unreadable or longer than `bytes_max`.
     pub fn section_bytes(&self, name: &str, bytes_max: u64) -> Option<Vec<u8>> {
-        let section = self.sections.iter().find(|section| {
-            let rest = self.name_onwards(section).strip_prefix(name.as_bytes());
-            rest.is_some_and(|rest| rest.first().is_none_or(|&end| end == 0))
-        })?;
+        let section = self.section(name)?;
         if section.kind == elf::SHT_NOBITS || section.size > bytes_max {
             return None;
         }
         read(self.file, section.offset, section.size).ok()
+    }
+
+    /// Where a section lies in memory; `None` if it is missing or not loaded.
+    pub fn section_place(&self, name: &str) -> Option<Stated> {
+        let section = self.section(name)?;
+        (section.flags & u64::from(elf::SHF_ALLOC) != 0).then_some(Stated {
+            at: Svma(section.address),
+            bytes: section.size,
+        })
+    }
+
+    /// It holds code for x86-64.
+    pub fn is_x86_64(&self) -> bool {
+        u16_at(&self.header, 18) == elf::EM_X86_64
+    }
+
+    fn section(&self, name: &str) -> Option<&Section> {
+        self.sections.iter().find(|section| {
+            let rest = self.name_onwards(section).strip_prefix(name.as_bytes());
+            rest.is_some_and(|rest| rest.first().is_none_or(|&end| end == 0))
+        })
     }
 
     fn uncompressed_bytes(&self, section: &Section) -> u64 {
@@ -275,6 +322,37 @@ impl Segments {
         let segment = self.0.iter().find(inside)?;
         Some(Svma(segment.address.wrapping_add(at.0 - segment.offset)))
     }
+
+    /// Where the last of its variables ends, and what of the file would be there; what follows in that page belongs to
+    /// nobody.
+    pub fn end_of_variables(&self) -> Option<(Svma, FileOffset)> {
+        let writable = self.0.iter().filter(|segment| segment.writable);
+        let ends = writable.filter_map(|segment| {
+            let end = segment.address.checked_add(segment.memory_size)?;
+            Some((end, segment.offset.checked_add(segment.memory_size)?))
+        });
+        let (end, offset) = ends.max()?;
+        Some((Svma(end), FileOffset(offset)))
+    }
+
+    /// What must be added to a stated address to get the one in a process that has the file's code at `begin` from
+    /// `offset` on. `None`: no segment begins or goes on there.
+    ///
+    /// The kernel maps whole pages, so that neighbours can share one: code is asked first.
+    pub fn bias(&self, begin: Avma, offset: FileOffset) -> Option<u64> {
+        let covers = |s: &&Segment| {
+            let pages = s.offset & !PAGE_MASK..s.offset.saturating_add(s.file_size);
+            pages.contains(&offset.0)
+        };
+        let code = self.0.iter().filter(|segment| segment.executable);
+        let other = self.0.iter().filter(|segment| !segment.executable);
+        let segment = code.chain(other).find(covers)?;
+        let stated = segment
+            .address
+            .wrapping_sub(segment.offset)
+            .wrapping_add(offset.0);
+        Some(begin.0.wrapping_sub(stated))
+    }
 }
 
 impl Section {
@@ -283,6 +361,7 @@ impl Section {
             name: u32_at(header, 0),
             kind: u32_at(header, 4),
             flags: u64_at(header, 8),
+            address: u64_at(header, 16),
             offset: u64_at(header, 24),
             size: u64_at(header, 32),
             link: u32_at(header, 40),
@@ -294,9 +373,12 @@ impl Section {
 impl Segment {
     fn load(header: &[u8]) -> Option<Self> {
         (u32_at(header, 0) == elf::PT_LOAD).then(|| Self {
+            executable: u32_at(header, 4) & elf::PF_X != 0,
+            writable: u32_at(header, 4) & elf::PF_W != 0,
             offset: u64_at(header, 8),
             address: u64_at(header, 16),
             file_size: u64_at(header, 32),
+            memory_size: u64_at(header, 40),
         })
     }
 }
@@ -358,6 +440,9 @@ mod tests {
             elf.build_id(),
             elf.debug_info_bytes(),
             elf.section_bytes(".rodata", 1 << 20),
+            elf.section_place(".data"),
+            elf.segments()
+                .bias(Avma(0x7f00_0000_0000), FileOffset(0x1000)),
         );
         let _ = (
             elf.segments().svma_of(FileOffset(0x1000)),
@@ -375,6 +460,55 @@ mod tests {
         let main = main.expect("main is defined");
         assert!(elf.read_at(main, 16).is_some());
         assert_eq!(elf.symbols(SymbolTable::Full, ["no such symbol"]), [None]);
+    }
+
+    #[test]
+    fn where_code_was_mapped_tells_where_everything_is() {
+        let file = File::open(std::env::current_exe().expect("own path")).expect("open");
+        let elf = ElfFile::parse(&file).expect("parses");
+        assert!(elf.is_x86_64());
+        assert!(elf.section_place(".data").is_some() && elf.section_place(".none").is_none());
+        let own = crate::model::Pid(std::process::id());
+        let mappings = crate::process::read_executable_mappings(own).expect("own mappings");
+        let [main] = elf.sized_symbols(SymbolTable::Full, ["main"]);
+        let main = main.expect("main is defined");
+        let here = Avma(exercise as *const () as u64);
+        let mut mappings = mappings.mappings.iter();
+        let code = mappings.find(|m| m.contains(here)).expect("own code");
+        let bias = elf.segments().bias(code.begin, code.file_offset);
+        let bias = bias.expect("a segment is mapped there");
+        assert!(main.bytes > 0 && code.contains(Avma(bias.wrapping_add(main.at.0))));
+        let memory = File::open("/proc/self/mem").expect("own memory");
+        let stated = elf.read_at(Svma(here.0.wrapping_sub(bias)), 64);
+        assert_eq!(stated, read_memory(&memory, here.0));
+    }
+
+    fn read_memory(memory: &File, at: u64) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; 64];
+        memory.read_exact_at(&mut bytes, at).ok()?;
+        Some(bytes)
+    }
+
+    /// Linkers put code behind constants in one page of the file, which is mapped twice.
+    #[test]
+    fn a_shared_page_belongs_to_the_code_when_code_is_mapped() {
+        let segment = |offset, address, executable| Segment {
+            offset,
+            address,
+            file_size: 0xa40,
+            memory_size: 0xa40,
+            executable,
+            writable: !executable,
+        };
+        let segments = Segments(vec![
+            segment(0x1000, 0x1000, false),
+            segment(0x1a40, 0x2a40, true),
+        ]);
+        let bias = |offset| segments.bias(Avma(0x7000_0000_2000), FileOffset(offset));
+        assert_eq!(bias(0x1000), Some(0x7000_0000_0000));
+        assert_eq!(bias(0x8000), None);
+        let end = (Svma(0x1a40), FileOffset(0x1a40));
+        assert_eq!(segments.end_of_variables(), Some(end));
     }
 
     #[test]

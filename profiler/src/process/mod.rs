@@ -25,7 +25,7 @@ mod vdso;
 
 pub use children::Children;
 pub use clock::{file_time_at, now_since_boot};
-pub use elf::{ElfFile, Segments, SymbolTable};
+pub use elf::{ElfFile, Segments, Stated, SymbolTable};
 pub use file::{
     FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped,
     takes_map_files,

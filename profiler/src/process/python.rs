@@ -301,4 +301,4 @@ fn asked_at_start(target: &Target) -> PerfSupport {
 
 #[cfg(test)]
 #[path = "python_tests.rs"]
-mod tests;
+pub(super) mod tests;

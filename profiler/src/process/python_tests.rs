@@ -63,12 +63,22 @@ fn constants_give_the_version_where_there_are_no_symbols() {
 }
 
 /// A Python that runs until it goes out of scope.
-struct Running(Child);
+pub(in crate::process) struct Running(pub(in crate::process) Child);
 
 impl Running {
     /// Starts `program`, with options and variables, and waits until it executes Python code.
     fn start(program: &Path, options: &[&str], variables: &[(&str, &str)]) -> Option<Self> {
         let code = "import sys, time\nprint(flush=True)\ntime.sleep(60)";
+        Self::run(program, code, options, variables)
+    }
+
+    /// The same for code that prints a line when it has come to where it stays.
+    pub(in crate::process) fn run(
+        program: &Path,
+        code: &str,
+        options: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Option<Self> {
         let mut command = Command::new(program);
         command
             .args(options)
@@ -82,11 +92,16 @@ impl Running {
     }
 
     fn inspect(&self) -> (Target, PythonInfo) {
+        let (target, _, info) = self.look_into();
+        (target, info)
+    }
+
+    pub(in crate::process) fn look_into(&self) -> (Target, Vec<Mapping>, PythonInfo) {
         let pid = Pid(self.0.id());
         let target = Target::check(pid).expect("a target");
         let mappings = read_executable_mappings(pid).expect("maps").mappings;
         let info = inspect(&target, &mappings);
-        (target, info)
+        (target, mappings, info)
     }
 }
 
@@ -98,7 +113,7 @@ impl Drop for Running {
 }
 
 /// Interpreters of this machine: those on the path, and pyenv's.
-fn interpreters() -> Vec<(PathBuf, (u8, u8))> {
+pub(in crate::process) fn interpreters() -> Vec<(PathBuf, (u8, u8))> {
     let mut directories: Vec<PathBuf> =
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
     if let Some(home) = std::env::var_os("HOME") {

@@ -14,10 +14,12 @@ pub(super) struct Status {
     pub(super) ns_pid: u32,
     /// Real user id.
     pub(super) uid: u32,
+    /// User and group id with which it makes and opens files (`setfsuid(2)`): the effective ones, as a rule.
+    pub(super) file_ids: (u32, u32),
 }
 
 impl Status {
-    /// Reads `Tgid`, `NStgid` and `Uid`. A name cannot forge a line: the kernel escapes newlines in it
+    /// Reads `Tgid`, `NStgid`, `Uid` and `Gid`. A name cannot forge a line: the kernel escapes newlines in it
     /// (`proc_task_name` in fs/proc/array.c, Linux 6.12), and the first of each is taken.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let field = |name: &str| {
@@ -30,11 +32,13 @@ impl Status {
         let ns_pid = field("NStgid:")
             .and_then(|ids| ids.split_whitespace().next_back())
             .and_then(number);
-        let uid = number(field("Uid:")?.split_whitespace().next()?)?;
+        // Each: real, effective, saved, of files (proc(5)).
+        let id = |name: &str, which: usize| number(field(name)?.split_whitespace().nth(which)?);
         Some(Self {
             tgid,
             ns_pid: ns_pid.unwrap_or(tgid),
-            uid,
+            uid: id("Uid:", 0)?,
+            file_ids: (id("Uid:", 3)?, id("Gid:", 3)?),
         })
     }
 }
@@ -140,16 +144,18 @@ mod tests {
 
     #[test]
     fn the_last_namespace_is_the_processs_own() {
-        let text = b"Name:\tpython\nTgid:\t4711\nNStgid:\t4711\t300\t2\nUid:\t1000\t0\t0\t0\n";
+        let text =
+            b"Name:\tpython\nTgid:\t4711\nNStgid:\t4711\t300\t2\nUid:\t1000\t0\t0\t7\nGid:\t100\t0\t0\t8\n";
         assert_eq!(
             Status::parse(text),
             Some(Status {
                 tgid: 4711,
                 ns_pid: 2,
-                uid: 1000
+                uid: 1000,
+                file_ids: (7, 8)
             })
         );
-        let old = b"Name:\tpython\nTgid:\t4711\nUid:\t1000\t0\t0\t0\n";
+        let old = b"Name:\tpython\nTgid:\t4711\nUid:\t1000\t0\t0\t0\nGid:\t0\t0\t0\t0\n";
         assert_eq!(Status::parse(old).map(|status| status.ns_pid), Some(4711));
     }
 

@@ -46,6 +46,8 @@ pub struct Target {
     pub ns_pid: u32,
     /// Real user id of its owner.
     pub uid: u32,
+    /// User and group id with which it makes and opens files.
+    pub file_ids: (u32, u32),
     /// Its short name: at most 15 bytes, any bytes replaced that are no text.
     pub comm: String,
     /// Its arguments as it may have changed them since, the program's name first; possibly none.
@@ -182,6 +184,7 @@ impl Target {
             pid,
             ns_pid: status.ns_pid,
             uid: status.uid,
+            file_ids: status.file_ids,
             arguments: arguments(&read(pid, "cmdline")?),
             exe: fs::read_link(path(pid, "exe")).ok(),
             start_ticks: stat.start_ticks,

@@ -50,6 +50,14 @@ pub struct CodeLayout {
     pub bytes_data: u16,
 }
 
+impl CodeLayout {
+    /// Code objects do not say which of all they are (`co_version`, since 3.12): their identities have
+    /// [contents](profiler_common::python::CONTENTS). Texts lost a field in the same version, by which that is known.
+    pub fn has_contents(&self) -> bool {
+        self.text_ascii == 48
+    }
+}
+
 /// How a code object says which line an instruction belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineTableKind {
