@@ -40,7 +40,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn print(path: &Path, seconds: f64, compiled: &CompiledElf) -> anyhow::Result<()> {
-    let CompiledElf { segments, table } = compiled;
+    let CompiledElf {
+        segments, table, ..
+    } = compiled;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let code = segments.iter().filter(|segment| segment.executable);
     let text_mib = code.map(|segment| segment.file_bytes).sum::<u64>() as f64 / MIB;

@@ -14,11 +14,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use profiler_common::python::PythonLayout;
 use rustc_hash::FxHashMap;
 
-use super::{UnwindTables, builder_thread::Builder};
+use super::{
+    UnwindTables,
+    builder_thread::Builder,
+    merge::{PythonPart, describe, merge_user, python_frames},
+};
 use crate::{
-    model::{ImageId, Pid, RawSample, StackCopy, UnwoundStack},
+    model::{ImageId, Pid, PythonEnd, PythonFrame, RawSample, StackCopy, UnwoundStack},
     process::Mapping,
 };
 
@@ -34,17 +39,61 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 pub struct UnfinishedWalk {
     /// What is known of the stack so far.
     pub stack: UnwoundStack,
+    /// Its native frames so far, and those of the interpreter: they are merged when the walk is finished.
+    pub(super) native: Vec<u64>,
+    pub(super) python: Box<[u64]>,
+    pub(super) python_end: PythonEnd,
+    pub(super) python_is_counted: bool,
+    pub(super) has_greenlets: bool,
     pub(super) copy: StackCopy<Box<[u8]>>,
 }
 
 impl UnfinishedWalk {
     /// Takes over a sample whose `unfinished` is set; `None` for any other.
-    pub fn of(sample: &RawSample<'_>, image: ImageId) -> Option<Self> {
+    pub fn of(sample: &RawSample<'_>, image: ImageId, has_greenlets: bool) -> Option<Self> {
         let copy = sample.unfinished?.map_stack(Box::from);
         let mut stack = UnwoundStack::empty();
-        super::merge(sample, image, &mut stack);
-        Some(Self { stack, copy })
+        describe(sample, image, &mut stack);
+        Some(Self {
+            stack,
+            native: sample.native.to_vec(),
+            python: sample.python.into(),
+            python_end: sample.python_end,
+            python_is_counted: sample.python_is_counted,
+            has_greenlets,
+            copy,
+        })
     }
+
+    /// The frames of the interpreter, innermost first.
+    pub fn python_frames(&self) -> impl Iterator<Item = PythonFrame> + '_ {
+        python_frames(&self.python)
+    }
+
+    /// The stack as far as it is known.
+    pub fn into_stack(mut self) -> UnwoundStack {
+        let python = PythonPart {
+            end: self.python_end,
+            is_counted: self.python_is_counted,
+            has_greenlets: self.has_greenlets,
+            words: &self.python,
+        };
+        merge_user(&self.native, &python, &mut self.stack);
+        self.stack
+    }
+}
+
+/// Where a program's interpreter keeps its frames, and the states of the threads that it had a moment ago.
+#[derive(Clone, Debug)]
+pub struct KnownInterpreter {
+    /// The process.
+    pub pid: Pid,
+    /// The program.
+    pub image: ImageId,
+    /// Where its frames are.
+    pub layout: PythonLayout,
+    /// Thread pointers and addresses of thread states.
+    pub threads: Vec<(u64, u64)>,
 }
 
 /// What the thread is to do.
@@ -60,6 +109,10 @@ pub(super) enum Command {
         /// The child's.
         to: ImageId,
     },
+    /// A program's interpreter is waiting in [`Shared::interpreters`].
+    Interpreter(Pid, ImageId),
+    /// Threads are to be found anew.
+    ForgetThreads,
     /// A program has ended.
     Forget(ImageId),
     /// A process is no target any more.
@@ -94,6 +147,8 @@ pub struct BuilderStats {
 pub(super) struct Shared {
     /// The newest mappings of processes whose turn has not come: one list for each, however often they change.
     mappings: Mutex<FxHashMap<ImageId, Vec<Mapping>>>,
+    /// Interpreters that the kernel side does not know yet: they need not wait until all rows are made.
+    interpreters: Mutex<FxHashMap<ImageId, KnownInterpreter>>,
     /// The program that each target runs. What belongs to an older one is not published any more.
     current: Mutex<FxHashMap<Pid, ImageId>>,
     /// No new rows are wanted.
@@ -157,6 +212,24 @@ impl TableBuilder {
         is_sent
     }
 
+    /// A program's interpreter keeps its frames there. False: the queue is full; say it again later.
+    pub fn interpreter(&self, interpreter: KnownInterpreter) -> bool {
+        let KnownInterpreter { pid, image, .. } = interpreter;
+        lock(&self.shared.interpreters).insert(image, interpreter);
+        let is_sent = self.send(Command::Interpreter(pid, image)).is_ok();
+        if !is_sent {
+            self.shared.take_interpreter(image);
+        }
+        is_sent
+    }
+
+    /// The kernel side has no room to remember more threads: most of them have ended, each program that was replaced
+    /// leaves one. It finds again those that have not.
+    pub fn forget_threads(&self) {
+        // It is said again as long as it is so.
+        let _ = self.send(Command::ForgetThreads);
+    }
+
     /// A target has ended, as the kernel side knows: nothing more is to be published for it.
     pub fn gone(&self, pid: Pid, image: ImageId) {
         self.shared.unset_current(pid, image);
@@ -166,6 +239,7 @@ impl TableBuilder {
     pub fn forget(&self, pid: Pid, image: ImageId) -> bool {
         self.shared.unset_current(pid, image);
         self.shared.take(image);
+        self.shared.take_interpreter(image);
         self.send(Command::Forget(image)).is_ok()
     }
 
@@ -248,6 +322,16 @@ impl Shared {
     /// The list of a program, which then waits no more.
     pub(super) fn take(&self, image: ImageId) -> Option<Vec<Mapping>> {
         lock(&self.mappings).remove(&image)
+    }
+
+    /// The interpreter of a program, which then waits no more.
+    pub(super) fn take_interpreter(&self, image: ImageId) -> Option<KnownInterpreter> {
+        lock(&self.interpreters).remove(&image)
+    }
+
+    /// It has one that waits.
+    pub(super) fn has_interpreter(&self, image: ImageId) -> bool {
+        lock(&self.interpreters).contains_key(&image)
     }
 
     fn set_current(&self, pid: Pid, image: ImageId) {

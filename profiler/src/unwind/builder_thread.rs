@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler_common::unwind_row::{MappingEntry, PAGE_BYTES, mapping_kind};
+use profiler_common::{
+    python::PythonLayout,
+    unwind_row::{MappingEntry, PAGE_BYTES, mapping_kind},
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -44,6 +47,7 @@ struct Process {
     entries: Arc<Vec<MappingEntry>>,
     /// Mappings that were looked at before.
     known: Arc<FxHashMap<MappingKey, MappingEntry>>,
+    python: PythonLayout,
     memory: Option<File>,
 }
 
@@ -90,6 +94,8 @@ impl Builder {
                     }
                 }
                 Command::Fork { from, to } => self.fork(from, to),
+                Command::Interpreter(pid, image) => self.read_frames(pid, image),
+                Command::ForgetThreads => self.tables.forget_threads(),
                 Command::Forget(image) => _ = self.processes.remove(&image),
                 Command::Expel(pid) => self.tables.remove(pid),
                 Command::Finish(walk) => {
@@ -118,9 +124,21 @@ impl Builder {
             let child = Process {
                 entries: Arc::clone(&parent.entries),
                 known: Arc::clone(&parent.known),
+                python: parent.python,
                 memory: None,
             };
             self.processes.insert(to, child);
+        }
+    }
+
+    /// Has the kernel side read a program's interpreter frames from now on.
+    fn read_frames(&mut self, pid: Pid, image: ImageId) {
+        // It may have been published with mappings.
+        if self.shared.has_interpreter(image) {
+            let mut process = self.processes.remove(&image).unwrap_or_default();
+            let entries = Arc::clone(&process.entries);
+            self.publish(pid, image, &mut process, &entries);
+            self.processes.insert(image, process);
         }
     }
 
@@ -128,7 +146,7 @@ impl Builder {
     fn update(&mut self, pid: Pid, image: ImageId, mappings: &[Mapping]) {
         let mut process = self.processes.remove(&image).unwrap_or_default();
         let mapped: FxHashSet<MappingKey> = mappings.iter().map(Mapping::key).collect();
-        let known = Arc::make_mut(&mut process.known);
+        let mut known = std::mem::take(Arc::make_mut(&mut process.known));
         known.retain(|known, _| mapped.contains(known));
         let mut entries = Vec::with_capacity(mappings.len());
         let mut pending = Vec::new();
@@ -145,7 +163,7 @@ impl Builder {
             }
             entries.push(entry);
         }
-        self.publish(pid, image, &entries);
+        self.publish(pid, image, &mut process, &entries);
         // The program first, then about as they were loaded: the kernel gives out addresses downwards. What a process
         // began with is needed by every stack.
         if let [_program, others @ ..] = pending.as_mut_slice() {
@@ -159,14 +177,15 @@ impl Builder {
             let entry = self.entry_of(pid, mapping);
             known.insert(mapping.key(), entry);
             entries[*index] = entry;
-            if published.elapsed() >= PUBLISH_EVERY {
-                self.publish(pid, image, &entries);
+            if published.elapsed() >= PUBLISH_EVERY || self.shared.has_interpreter(image) {
+                self.publish(pid, image, &mut process, &entries);
                 published = Instant::now();
             }
         }
         if !pending.is_empty() {
-            self.publish(pid, image, &entries);
+            self.publish(pid, image, &mut process, &entries);
         }
+        process.known = Arc::new(known);
         process.entries = Arc::new(entries);
         self.processes.insert(image, process);
     }
@@ -178,12 +197,22 @@ impl Builder {
     }
 
     /// Not for a program that has been replaced: its mappings would be taken for those of the new one.
-    fn publish(&mut self, pid: Pid, image: ImageId, entries: &[MappingEntry]) {
+    fn publish(
+        &mut self,
+        pid: Pid,
+        image: ImageId,
+        process: &mut Process,
+        entries: &[MappingEntry],
+    ) {
         if !self.shared.is_current(pid, image) {
             return;
         }
+        if let Some(interpreter) = self.shared.take_interpreter(image) {
+            self.tables.remember_threads(pid, &interpreter.threads);
+            process.python = interpreter.layout;
+        }
         let kept = most_useful(entries);
-        match self.tables.publish(pid, &kept) {
+        match self.tables.publish(pid, &kept, &process.python) {
             Ok(Published::Done { left_out }) => self.stats.mappings_refused += left_out as u64,
             Ok(Published::NoSlot) => self.stats.slots_refused += 1,
             Ok(Published::Gone) => {}
@@ -281,10 +310,10 @@ impl Builder {
     }
 
     /// Goes on where the kernel side stopped.
-    fn finish(&mut self, walk: UnfinishedWalk) -> UnwoundStack {
-        let UnfinishedWalk { mut stack, copy } = walk;
+    fn finish(&mut self, mut walk: UnfinishedWalk) -> UnwoundStack {
+        let stack = &mut walk.stack;
         let Some(process) = self.processes.get_mut(&stack.image) else {
-            return stack;
+            return walk.into_stack();
         };
         // The handle is of the program's memory, not of the process's: another one after an `exec`.
         if process.memory.is_none() && self.shared.is_current(stack.pid, stack.image) {
@@ -292,8 +321,8 @@ impl Builder {
         }
         let (entries, memory, tables) = (&process.entries, &process.memory, &self.tables);
         let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);
-        stack.end = finish(&copy, &mut stack.user, look_up, trampoline_rule);
-        stack
+        stack.end = finish(&walk.copy, &mut walk.native, look_up, trampoline_rule);
+        walk.into_stack()
     }
 }
 

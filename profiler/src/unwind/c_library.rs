@@ -7,19 +7,12 @@
 //! A static program may have no symbols to tell these two by. Then it is known by how it starts: in all of musl, nothing
 //! else is called like that.
 
-use object::LittleEndian as Endian;
 use object::ReadRef;
-use object::elf::{
-    FileHeader64, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, SectionHeader64, Sym64,
-};
-use object::read::elf::SectionTable;
-use object::read::elf::{SectionHeader as _, Sym as _};
 
-use super::elf::{Section, Segment};
+use super::elf::{Section, Segment, code_at};
+use super::symbol_table::SymbolTable;
 
-/// Larger tables of symbols are not looked through, nor is more code than this: static programs have less, and libraries
-/// that are larger are no C library.
-const SYMBOLS_BYTES_MAX: u64 = 8 << 20;
+/// More code is not looked through: static programs have less, and libraries that are larger are no C library.
 const CODE_BYTES_MAX: u64 = 64 << 20;
 /// Places that are kept; a C library has one for `main`, and two for threads.
 const ROOTS_MAX: usize = 64;
@@ -44,16 +37,13 @@ impl<'a> CLibrary<'a> {
     /// `None`: stacks do not end in this file in that way.
     pub(super) fn find<R: ReadRef<'a>>(
         entry: u64,
-        sections: &SectionTable<'a, FileHeader64<Endian>, R>,
+        tables: &[SymbolTable<'a>],
         segments: &[Segment],
         data: R,
     ) -> Option<Self> {
         let mut symbols = Symbols::default();
-        for kind in [SHT_DYNSYM, SHT_SYMTAB] {
-            // A file has one of each at most; a hostile one may have any number.
-            if let Some(table) = sections.iter().find(|it| it.sh_type(Endian) == kind) {
-                symbols.read(sections, table, data);
-            }
+        for &table in tables {
+            symbols.read(table);
         }
         let last_calls = match symbols.last_calls.as_slice() {
             [] if starts_as_musl(entry, segments, data) => None,
@@ -91,18 +81,9 @@ fn starts_as_musl<'a, R: ReadRef<'a>>(entry: u64, segments: &[Segment], data: R)
     const THEN: [u8; 5] = [0x48, 0x83, 0xe4, 0xf0, 0xe8];
     const DISTANCE_BYTES: usize = 4;
     const BYTES: usize = FIRST.len() + DISTANCE_BYTES + THEN.len();
-    let inside = |s: &&Segment| entry >= s.svma.0 && entry - s.svma.0 < s.file_bytes;
-    let Some(segment) = segments.iter().filter(|s| s.executable).find(inside) else {
-        return false;
-    };
-    segment
-        .file_offset
-        .0
-        .checked_add(entry - segment.svma.0)
-        .and_then(|offset| data.read_bytes_at(offset, BYTES as u64).ok())
-        .is_some_and(|start| {
-            start.starts_with(&FIRST) && start[FIRST.len() + DISTANCE_BYTES..] == THEN
-        })
+    code_at(segments, entry, BYTES as u64, data).is_some_and(|start| {
+        start.starts_with(&FIRST) && start[FIRST.len() + DISTANCE_BYTES..] == THEN
+    })
 }
 
 /// Functions behind whose calls no code follows.
@@ -133,41 +114,19 @@ struct Symbols {
 }
 
 impl Symbols {
-    fn read<'a, R: ReadRef<'a>>(
-        &mut self,
-        sections: &SectionTable<'a, FileHeader64<Endian>, R>,
-        table: &SectionHeader64<Endian>,
-        data: R,
-    ) {
-        let named = |index: u32| sections.section(object::SectionIndex(index as usize)).ok();
-        let Some(strings) = named(table.sh_link(Endian)) else {
-            return;
-        };
-        if table.sh_size(Endian) > SYMBOLS_BYTES_MAX || strings.sh_size(Endian) > SYMBOLS_BYTES_MAX
-        {
-            return;
-        }
-        let symbols = table.data_as_array::<Sym64<Endian>, R>(Endian, data);
-        let (Ok(symbols), Ok(names)) = (symbols, strings.data(Endian, data)) else {
-            return;
-        };
-        let defined = |symbol: &&Sym64<Endian>| symbol.st_shndx(Endian) != SHN_UNDEF;
-        for symbol in symbols.iter().filter(defined) {
-            let name = names.get(symbol.st_name(Endian) as usize..);
-            let is = |wanted: &&[u8]| {
-                name.and_then(|name| name.strip_prefix(*wanted))
-                    .is_some_and(|rest| rest.first() == Some(&0))
-            };
-            let at = symbol.st_value(Endian);
+    fn read(&mut self, table: SymbolTable<'_>) {
+        for symbol in table.defined() {
+            let is = |wanted: &&[u8]| symbol.is_named(wanted);
+            let at = symbol.at();
             // A hostile file may have any number of each.
             if LAST_CALLS.iter().any(is) && self.last_calls.len() < 2 * LAST_CALLS.len() {
                 self.last_calls.push(at);
             }
-            if NEVER_RETURN.iter().any(&is) && self.never_return.len() < 2 * NEVER_RETURN.len() {
+            if NEVER_RETURN.iter().any(is) && self.never_return.len() < 2 * NEVER_RETURN.len() {
                 self.never_return.push(at);
             }
-            if symbol.st_type() == STT_FUNC {
-                self.functions.push(symbol.st_value(Endian));
+            if symbol.is_function() {
+                self.functions.push(at);
             }
         }
     }

@@ -7,9 +7,10 @@ use profiler_common::unwind_row::{PAGE_BYTES, PAGE_ROWS_MAX, PAGE_SHIFT, RULE_NO
 use rustc_hash::FxHashMap;
 
 use super::eh_frame;
-use super::elf::{ElfView, Segment, bias};
+use super::elf::{ElfView, Segment, bias, code_at};
+use super::entries::Function;
 use super::rule::UNSUPPORTED;
-use super::{CompileStats, UnwindError};
+use super::{CompileStats, LoopPart, UnwindError};
 use crate::model::{Avma, FileOffset, Svma};
 
 /// Most pages of one file: 1 GiB of text.
@@ -88,6 +89,8 @@ pub struct CompiledElf {
     pub segments: Vec<Segment>,
     /// How to step from its frames to their callers.
     pub table: CompactTable,
+    /// What of it is CPython's evaluation loop, by address; the rules there say so, too. Empty where there is none.
+    pub evaluation_loop: Vec<LoopPart>,
 }
 
 impl CompiledElf {
@@ -116,10 +119,18 @@ fn compile_from<'a, R: ReadRef<'a>>(data: R) -> Result<CompiledElf, UnwindError>
     let elf = ElfView::parse(data)?;
     let mut stats = CompileStats::default();
     let mut builder = Builder::default();
-    eh_frame::rules(&elf, &mut stats, |at, rule| builder.put(at, rule))?;
+    let loop_parts = |functions: &[Function]| match &elf.loop_symbols {
+        Some(symbols) => symbols.parts(functions, |range| {
+            code_at(&elf.segments, range.start, range.end - range.start, data)
+        }),
+        None => Vec::new(),
+    };
+    let put = |at, rule| builder.put(at, rule);
+    let evaluation_loop = eh_frame::rules(&elf, &loop_parts, &mut stats, put)?;
     Ok(CompiledElf {
         segments: elf.segments,
         table: builder.finish(stats),
+        evaluation_loop,
     })
 }
 

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindContext, UnwindSection};
-use profiler_common::unwind_row::{UnwindRule, cfa};
+use profiler_common::unwind_row::{UnwindRule, cfa, rule_flags};
 
 use super::c_library::CLibrary;
 use super::elf::{ElfView, Plt, Section};
@@ -15,7 +15,7 @@ use super::entries::{Function, SectionKind, SharedEntries, functions};
 use super::plt::Stubs;
 use super::read_code::read_code;
 use super::rule::{Reader, Storage, Translator, UNSUPPORTED};
-use super::{CompileStats, UnwindError};
+use super::{CompileStats, LoopPart, UnwindError};
 
 /// Bytes between two functions that are taken for padding: the rule before stays in force. Linkers align functions to
 /// 16 bytes; a longer gap is code that nothing describes.
@@ -30,17 +30,19 @@ pub(super) const NONE: UnwindRule = UnwindRule {
     saved: [0; 5],
     cfa_off: 0,
     bp_off: 0,
-    reserved: 0,
+    flags: 0,
 };
 
 /// Calls `put(address, rule)` for each address from which on another rule is in force, in ascending order.
 ///
-/// Uses `.eh_frame`, or `.debug_frame` where the former describes nothing.
+/// Uses `.eh_frame`, or `.debug_frame` where the former describes nothing. `loop_parts` says which of the functions are
+/// the evaluation loop: their rules are marked, and it is given back.
 pub(super) fn rules(
     elf: &ElfView<'_>,
+    loop_parts: &dyn Fn(&[Function]) -> Vec<LoopPart>,
     stats: &mut CompileStats,
     mut put: impl FnMut(u64, UnwindRule),
-) -> Result<(), UnwindError> {
+) -> Result<Vec<LoopPart>, UnwindError> {
     let code = elf.code_ranges();
     if let Some(Section { data, svma }) = elf.eh_frame {
         let mut section = EhFrame::new(data, LittleEndian);
@@ -54,9 +56,10 @@ pub(super) fn rules(
             code: &code,
             plt: &elf.plt,
             library: elf.c_library.as_ref(),
+            loop_parts,
         };
-        if walk.run(stats, &mut put) {
-            return Ok(());
+        if let Some(loop_parts) = walk.run(stats, &mut put) {
+            return Ok(loop_parts);
         }
     }
     if let Some(Section { data, .. }) = elf.debug_frame {
@@ -71,9 +74,10 @@ pub(super) fn rules(
             code: &code,
             plt: &elf.plt,
             library: elf.c_library.as_ref(),
+            loop_parts,
         };
-        if walk.run(stats, &mut put) {
-            return Ok(());
+        if let Some(loop_parts) = walk.run(stats, &mut put) {
+            return Ok(loop_parts);
         }
     }
     let undescribed = Gaps::new(elf.c_library.as_ref(), &[]);
@@ -81,7 +85,7 @@ pub(super) fn rules(
         return Err(UnwindError::NoUnwindInformation);
     }
     undescribed.fill(0, u64::MAX, &mut put);
-    Ok(())
+    Ok(Vec::new())
 }
 
 /// What is known of code that is not described.
@@ -126,17 +130,23 @@ struct Walk<'a, 'e, S> {
     code: &'e [Range<u64>],
     plt: &'e [Plt],
     library: Option<&'e CLibrary<'a>>,
+    loop_parts: &'e dyn Fn(&[Function]) -> Vec<LoopPart>,
 }
 
 impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
-    /// Emits the section's rules; false when it describes no function.
-    fn run(&self, stats: &mut CompileStats, put: &mut impl FnMut(u64, UnwindRule)) -> bool {
+    /// Emits the section's rules, and gives those functions that are the evaluation loop. `None`: it describes none.
+    fn run(
+        &self,
+        stats: &mut CompileStats,
+        put: &mut impl FnMut(u64, UnwindRule),
+    ) -> Option<Vec<LoopPart>> {
         let mut shared = SharedEntries::new(&self.section, self.data, &self.bases);
         let found = functions(self.kind, self.data, &mut shared, self.code);
         stats.malformed_entries = stats.malformed_entries.saturating_add(found.malformed);
         if found.sorted.is_empty() {
-            return false;
+            return None;
         }
+        let loop_parts = (self.loop_parts)(&found.sorted);
         stats.functions = found.sorted.len() as u32;
         let mut stubs = Stubs::new(self.plt, self.code);
         let mut rows = RowReader {
@@ -166,12 +176,14 @@ impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
                 }
                 _ => function.end,
             };
-            rows.read(Function { end, ..function }, stats, put);
+            let is_loop = loop_parts.iter().any(|it| it.begin.0 == function.begin);
+            let flags = u16::from(is_loop) * rule_flags::EVALUATION_LOOP;
+            rows.read(Function { end, ..function }, flags, stats, put);
             described_until = end;
         }
         stubs.fill(&mut described_until, u64::MAX, put);
         gaps.fill(described_until, u64::MAX, put);
-        true
+        Some(loop_parts)
     }
 }
 
@@ -184,10 +196,12 @@ struct RowReader<'a, 'w, 'e, S: UnwindSection<Reader<'a>>> {
 }
 
 impl<'a, S: UnwindSection<Reader<'a>>> RowReader<'a, '_, '_, S> {
-    /// Emits the rules of one function. Where its instructions are damaged, the rest of it is unsupported.
+    /// Emits the rules of one function, with these flags. Where its instructions are damaged, the rest of it is
+    /// unsupported.
     fn read(
         &mut self,
         function: Function,
+        flags: u16,
         stats: &mut CompileStats,
         put: &mut impl FnMut(u64, UnwindRule),
     ) {
@@ -209,10 +223,8 @@ impl<'a, S: UnwindSection<Reader<'a>>> RowReader<'a, '_, '_, S> {
                 // Rows without any byte are overwritten by the next one.
                 if begin < end {
                     stats.rows_read += 1;
-                    put(
-                        begin,
-                        self.translator.translate(row, is_signal, return_column),
-                    );
+                    let rule = self.translator.translate(row, is_signal, return_column);
+                    put(begin, UnwindRule { flags, ..rule });
                 }
                 next = end;
             }
@@ -221,7 +233,8 @@ impl<'a, S: UnwindSection<Reader<'a>>> RowReader<'a, '_, '_, S> {
         if complete.is_none() {
             stats.malformed_entries = stats.malformed_entries.saturating_add(1);
             if next < function.end {
-                put(next, UNSUPPORTED);
+                let rule = UNSUPPORTED;
+                put(next, UnwindRule { flags, ..rule });
             }
         }
     }

@@ -8,12 +8,15 @@ use object::LittleEndian as Endian;
 use object::ReadRef;
 use object::elf::{
     EM_X86_64, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64, SHF_COMPRESSED,
+    SHT_DYNSYM, SHT_SYMTAB,
 };
 use object::read::StringTable;
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _, SectionTable};
 
 use super::UnwindError;
 use super::c_library::CLibrary;
+use super::eval_loop::LoopSymbols;
+use super::symbol_table::SymbolTable;
 use crate::model::{Avma, FileOffset, Svma};
 
 /// Most `PT_LOAD` segments that are looked at; linkers make four or five.
@@ -74,6 +77,23 @@ pub(crate) fn bias(segments: &[Segment], mapping_begin: Avma, offset: FileOffset
     Some(mapping_begin.0.wrapping_sub(stated))
 }
 
+/// `bytes` bytes of code at `svma`. `None`: the file does not have them all, or not as code of one segment.
+pub(super) fn code_at<'a, R: ReadRef<'a>>(
+    segments: &[Segment],
+    svma: u64,
+    bytes: u64,
+    data: R,
+) -> Option<&'a [u8]> {
+    let holds = |s: &&Segment| svma >= s.svma.0 && svma - s.svma.0 < s.file_bytes;
+    let segment = segments.iter().filter(|s| s.executable).find(holds)?;
+    let offset = svma - segment.svma.0;
+    if bytes > segment.file_bytes - offset {
+        return None;
+    }
+    data.read_bytes_at(segment.file_offset.0.checked_add(offset)?, bytes)
+        .ok()
+}
+
 /// A section's bytes and the address that its own pointers are relative to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section<'a> {
@@ -97,6 +117,8 @@ pub(super) struct ElfView<'a> {
     pub(super) plt: Vec<Plt>,
     /// The file is a C library, or has one in it.
     pub(super) c_library: Option<CLibrary<'a>>,
+    /// The file is an interpreter, or has one in it.
+    pub(super) loop_symbols: Option<LoopSymbols<'a>>,
 }
 
 /// Code whose unwinding is known without being described.
@@ -171,6 +193,7 @@ impl<'a> ElfView<'a> {
             debug_frame: None,
             plt: Vec::new(),
             c_library: None,
+            loop_symbols: None,
         };
         let entry = header.e_entry(Endian);
         view.plt.push(Plt {
@@ -220,7 +243,12 @@ impl<'a> ElfView<'a> {
             return;
         };
         let table = SectionTable::new(sections, StringTable::default());
-        self.c_library = CLibrary::find(header.e_entry(Endian), &table, &self.segments, data);
+        let symbols: Vec<_> = [SHT_DYNSYM, SHT_SYMTAB]
+            .into_iter()
+            .filter_map(|kind| SymbolTable::find(kind, &table, data))
+            .collect();
+        self.c_library = CLibrary::find(header.e_entry(Endian), &symbols, &self.segments, data);
+        self.loop_symbols = LoopSymbols::find(symbols);
         for section in sections {
             // Comparing a prefix costs the same whatever the file says.
             let Some(name) = names.get(section.sh_name(Endian) as usize..) else {

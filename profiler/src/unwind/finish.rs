@@ -1,9 +1,11 @@
 //! Finishes in user space a walk that the kernel side had to stop, because it met a file whose table was not there
 //! yet. Steps are the same as the kernel's, but memory is what the sample carries: a copy of the stack.
 
-use profiler_common::sample::NATIVE_FRAMES_MAX;
+use profiler_common::sample::{NATIVE_FRAMES_MAX, native};
 use profiler_common::trampoline::{CALL_OFFSET, caller_rule, leaf_rule, sigreturn_rule};
-use profiler_common::unwind_row::{SAVED_REGISTERS, SAVED_UNKNOWN, UnwindRule, bp, cfa};
+use profiler_common::unwind_row::{
+    SAVED_REGISTERS, SAVED_UNKNOWN, UnwindRule, bp, cfa, rule_flags,
+};
 
 use crate::model::{Avma, CodeAddress, SavedRegister, StackCopy, StackEnd};
 
@@ -62,21 +64,31 @@ impl Registers {
             CodeAddress::Caller(self.ip)
         }
     }
+
+    /// The same as a word of a sample.
+    const fn word(&self) -> u64 {
+        let address = self.ip.0 & native::ADDRESS;
+        if self.is_leaf {
+            address | native::INTERRUPTED
+        } else {
+            address
+        }
+    }
 }
 
-/// Goes on where the kernel side stopped, and appends the callers of the frame at `copy.ip` to `frames`, innermost
-/// first. That frame itself is in `frames` already: the kernel side writes a frame's address before it looks for its
-/// rule. `frames` never gets longer than [`NATIVE_FRAMES_MAX`].
+/// Goes on where the kernel side stopped, and appends the callers of the frame at `copy.ip` to `words`, innermost
+/// first, as the kernel side does ([`native`]). That frame itself is in `words` already: the kernel side writes a frame's
+/// address before it looks for its rule. There are never more than [`NATIVE_FRAMES_MAX`] frames.
 ///
 /// `rule_at` says what is known of a frame's code; look up `address.lookup()`. `trampoline` recognises code of no file
 /// by its bytes; the second argument is true for an interrupted frame. Pass [`trampoline_rule`].
 ///
 /// An end that names an address names the frame's instruction pointer, as the kernel side does.
 ///
-/// No system call, no allocation but for the growth of `frames`.
+/// No system call, no allocation but for the growth of `words`.
 pub fn finish<S: AsRef<[u8]>>(
     copy: &StackCopy<S>,
-    frames: &mut Vec<CodeAddress>,
+    words: &mut Vec<u64>,
     mut rule_at: impl FnMut(CodeAddress) -> RuleLookup,
     trampoline: impl Fn(&CodeBytes, bool) -> Option<UnwindRule>,
 ) -> StackEnd {
@@ -91,6 +103,7 @@ pub fn finish<S: AsRef<[u8]>>(
         saved: copy.saved,
         is_leaf: copy.is_leaf,
     };
+    let mut frames = words.iter().filter(|&word| word & native::CFA == 0).count();
     loop {
         let at = registers.ip;
         let rule = match rule_at(registers.address()) {
@@ -106,10 +119,18 @@ pub fn finish<S: AsRef<[u8]>>(
             Ok(caller) => caller,
             Err(end) => return end,
         };
-        if frames.len() >= NATIVE_FRAMES_MAX {
+        if rule.flags & rule_flags::EVALUATION_LOOP != 0 {
+            words.push(native::CFA | registers.sp & native::ADDRESS);
+        } else if rule.flags & rule_flags::TRAMPOLINE != 0
+            && let Some(last) = words.last_mut()
+        {
+            *last |= native::TRAMPOLINE;
+        }
+        if frames >= NATIVE_FRAMES_MAX {
             return StackEnd::DepthLimit;
         }
-        frames.push(registers.address());
+        frames += 1;
+        words.push(registers.word());
     }
 }
 

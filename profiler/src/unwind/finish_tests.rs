@@ -1,6 +1,7 @@
 //! Walks over stacks made by hand.
 
 use super::*;
+use crate::unwind::merge::natives;
 
 const SP: u64 = 0x7ffe_0000_1000;
 
@@ -39,13 +40,14 @@ impl Hand {
             begin: SP,
             stack: &bytes,
         };
-        let mut frames = Vec::new();
+        let mut words = Vec::new();
         let rule_at = |address: CodeAddress| {
             let known = rules.iter().find(|(at, _)| *at == address.lookup().0);
             known.map_or(RuleLookup::NoMapping, |(_, lookup)| *lookup)
         };
-        let end = finish(&copy, &mut frames, rule_at, trampoline_rule);
-        (frames, end)
+        let end = finish(&copy, &mut words, rule_at, trampoline_rule);
+        let frames = natives(&words).map(|frame| frame.address);
+        (frames.collect(), end)
     }
 }
 

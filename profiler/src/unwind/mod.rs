@@ -4,7 +4,8 @@
 //!   it takes a sample, and finishes walks that met a file whose table was not there yet.
 //! * **Gets** the bytes of ELF files, and [`RawSample`](crate::model::RawSample)s.
 //! * **Gives** [`CompiledElf`]s, and the missing frames as [`CodeAddress`](crate::model::CodeAddress)es.
-//! * **Must not know** names: symbols, perf maps and Python are the business of `symbols`.
+//! * **Must not know** names, but those of a few functions that unwinding depends on: symbols, perf maps and Python are
+//!   the business of `symbols`.
 //!
 //! ```text
 //! ELF bytes ─► elf ─► entries ─► rule (one row at a time) ─► compact ─► CompactTable
@@ -21,6 +22,7 @@ mod eh_frame;
 mod elf;
 mod entries;
 mod error;
+mod eval_loop;
 mod expression;
 mod finish;
 mod merge;
@@ -29,16 +31,18 @@ mod read_code;
 mod rule;
 mod slots;
 mod stats;
+mod symbol_table;
 mod table;
 #[cfg(test)]
 mod testing;
 
 pub(crate) use builder::THREAD_NAME;
-pub use builder::{BuilderStats, TableBuilder, UnfinishedWalk};
+pub use builder::{BuilderStats, KnownInterpreter, TableBuilder, UnfinishedWalk};
 pub use compact::{CompactPage, CompactRow, CompactTable, CompiledElf, compile, compile_file};
 pub use elf::Segment;
 pub(crate) use elf::bias as segments_bias;
 pub use error::UnwindError;
+pub use eval_loop::{LoopEvidence, LoopPart};
 pub use finish::{CODE_BEFORE, CodeBytes, Registers, RuleLookup, finish, trampoline_rule};
 pub use merge::merge;
 pub use stats::CompileStats;

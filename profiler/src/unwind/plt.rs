@@ -72,7 +72,7 @@ const fn from_rsp(kind: u8, cfa_off: i32) -> UnwindRule {
         saved: [0; 5],
         cfa_off,
         bp_off: 0,
-        reserved: 0,
+        flags: 0,
     }
 }
 

@@ -163,7 +163,7 @@ fn what_is_read_is_what_a_library_says_of_itself() {
         c_library: None,
         ..crate::unwind::elf::ElfView::parse(&*data).unwrap()
     };
-    crate::unwind::eh_frame::rules(&library_less, &mut stats, |at, rule| {
+    crate::unwind::eh_frame::rules(&library_less, &|_| Vec::new(), &mut stats, |at, rule| {
         described.push((at, rule));
     })
     .unwrap();

@@ -45,7 +45,7 @@ pub(super) const fn only(kind: u8) -> UnwindRule {
         saved: [0; 5],
         cfa_off: 0,
         bp_off: 0,
-        reserved: 0,
+        flags: 0,
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 
 use aya::maps::MapError;
 
+use profiler_common::python::{PythonLayout, ThreadKey, ThreadState};
 use profiler_common::unwind_row::{
     CHUNK_ROWS, MAPPINGS_MAX, MappingEntry, NO_MAPPING, PAGE_BYTES, PAGE_SHIFT, Page,
     ProcessMappings, RULE_BITS, RULE_NONE, SLOT_EMPTY, UnwindRule, mapping_kind, row,
@@ -162,12 +163,13 @@ impl UnwindTables {
         &mut self,
         pid: Pid,
         entries: &[MappingEntry],
+        python: &PythonLayout,
     ) -> Result<Published, KernelError> {
         // The kernel's half of the address space holds `[vsyscall]` only, and the search needs positive numbers.
         let in_user_half = entries.partition_point(|entry| entry.begin < NO_MAPPING);
         let entries = &entries[..in_user_half];
         let kept = entries.len().min(MAPPINGS_MAX);
-        let slot = self.slot_with(&entries[..kept])?;
+        let slot = self.slot_with(&entries[..kept], python)?;
         // Not a process that has ended: its pid may be another's.
         let exists_flag = 2; // BPF_EXIST, include/uapi/linux/bpf.h
         match self.maps.processes.insert(pid.0, slot, exists_flag) {
@@ -182,13 +184,17 @@ impl UnwindTables {
     }
 
     /// A slot with these mappings: one that has them, or a free one, or the empty one where there is none.
-    fn slot_with(&mut self, entries: &[MappingEntry]) -> Result<u32, KernelError> {
+    fn slot_with(
+        &mut self,
+        entries: &[MappingEntry],
+        python: &PythonLayout,
+    ) -> Result<u32, KernelError> {
         if entries.is_empty() {
             return Ok(SLOT_EMPTY);
         }
-        let hash = hash_of(entries);
+        let hash = hash_of(entries, python);
         if let Some(slot) = self.slots.with_content(hash)
-            && self.holds(slot, entries)
+            && self.holds(slot, entries, python)
         {
             self.slots.share(slot);
             return Ok(slot);
@@ -210,6 +216,7 @@ impl UnwindTables {
         let list = &mut *self.list;
         list.count = entries.len() as u32;
         list.generation = self.generation;
+        list.python = *python;
         list.entries[..entries.len()].copy_from_slice(entries);
         list.entries[entries.len()..].fill(MappingEntry::UNUSED);
         self.generation += 1;
@@ -223,11 +230,26 @@ impl UnwindTables {
         Ok(slot)
     }
 
-    fn holds(&self, slot: u32, entries: &[MappingEntry]) -> bool {
-        self.maps
-            .mappings
-            .read(slot as usize)
-            .is_some_and(|list| list.entries.get(..list.count as usize) == Some(entries))
+    fn holds(&self, slot: u32, entries: &[MappingEntry], python: &PythonLayout) -> bool {
+        self.maps.mappings.read(slot as usize).is_some_and(|list| {
+            list.entries.get(..list.count as usize) == Some(entries) && list.python == *python
+        })
+    }
+
+    /// Says where the states of a process's threads are, so that the kernel side need not look for them. Where there is
+    /// no room for more, it does.
+    pub fn remember_threads(&mut self, pid: Pid, threads: &[(u64, u64)]) {
+        for &(thread_pointer, state) in threads {
+            let key = ThreadKey {
+                thread_pointer,
+                tgid: pid.0,
+                reserved: 0,
+            };
+            let value = ThreadState { state, newest: 0 };
+            if self.maps.threads.insert(key, value, 0).is_err() {
+                break;
+            }
+        }
     }
 
     /// Finds out which slots nobody has: two system calls for each target.
@@ -239,6 +261,15 @@ impl UnwindTables {
             .filter_map(|entry| Some(entry.ok()?.1))
             .collect();
         self.slots.reclaim(&used, Instant::now());
+    }
+
+    /// Forgets where the states of threads are.
+    pub fn forget_threads(&mut self) {
+        let keys: Vec<ThreadKey> = self.maps.threads.keys().flatten().collect();
+        for key in keys {
+            // It may be gone already.
+            let _ = self.maps.threads.remove(&key);
+        }
     }
 
     /// The rule in force at an address of a mapping, as the kernel side finds it.
@@ -299,8 +330,9 @@ fn is_missing(error: &MapError) -> bool {
     matches!(error, MapError::SyscallError(error) if error.io_error.kind() == io::ErrorKind::NotFound)
 }
 
-fn hash_of(entries: &[MappingEntry]) -> u64 {
+fn hash_of(entries: &[MappingEntry], python: &PythonLayout) -> u64 {
     let mut hasher = FxHasher::default();
+    python.hash(&mut hasher);
     for entry in entries {
         let MappingEntry {
             begin,
