@@ -24,6 +24,10 @@ pub enum ResolveMiss {
     NoSymbol,
     /// Its file could not be read.
     FileUnreadable,
+    /// A Python function whose code was freed before it was read.
+    FreedCode,
+    /// A Python function whose code could not be read in time: too much of it was new at once.
+    UnreadCode,
     /// Anonymous executable memory, and no line in the perf map covers it.
     NotInPerfMap,
     /// Lines of different names in the perf map cover it, and two processes write that map.
@@ -43,8 +47,10 @@ pub struct Frame {
     pub name: Box<str>,
     /// Source file, where known.
     pub file: Option<Box<str>>,
-    /// Line in that file, where known.
+    /// The line in that file that was executing, where known.
     pub line: Option<u32>,
+    /// The line that the function begins in, where known: of Python functions.
+    pub first_line: Option<u32>,
     /// The ELF file's name (`libc.so.6`), for compiled code.
     pub module: Option<Box<str>>,
     /// Why the name is not a name.
@@ -83,6 +89,8 @@ impl fmt::Display for ResolveMiss {
         f.write_str(match self {
             Self::NoSymbol => "no symbol",
             Self::FileUnreadable => "file unreadable",
+            Self::FreedCode => "freed before it was read",
+            Self::UnreadCode => "not read in time",
             Self::NotInPerfMap => "not in the perf map",
             Self::Contested => "named twice in a perf map that two processes write",
             Self::NoMapping => "not in any mapping",

@@ -12,4 +12,4 @@ pub use frame::{Frame, FrameKind, Location, LocationId, LocationTable, ResolveMi
 pub use ids::{Hz, ImageId, KtimeNs, Pid, ThreadName, Tid};
 pub use process::{ProcessChange, ProcessEvent};
 pub use sample::{RawSample, SavedRegister, StackCopy};
-pub use stack::{ResolvedStack, StackEnd, UnwoundStack};
+pub use stack::{PythonEnd, PythonFrame, ResolvedStack, StackEnd, UnwoundStack, UserFrame};

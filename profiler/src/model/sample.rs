@@ -1,6 +1,6 @@
 //! A sample as the kernel took it: addresses without names.
 
-use super::{Avma, KtimeNs, Pid, StackEnd, ThreadName, Tid};
+use super::{Avma, KtimeNs, Pid, PythonEnd, StackEnd, ThreadName, Tid};
 
 /// One sample, borrowed from the ring buffer.
 #[derive(Clone, Debug)]
@@ -19,10 +19,14 @@ pub struct RawSample<'a> {
     pub guessed: bool,
     /// How the walk ended.
     pub end: StackEnd,
-    /// Return addresses, innermost first; the first one is the interrupted instruction.
+    /// How reading the interpreter's frames ended.
+    pub python_end: PythonEnd,
+    /// They have no marks of where they were called from C: there is one activation of the loop for each of them.
+    pub python_is_counted: bool,
+    /// Native frames, innermost first (`profiler_common::sample::native`); the first one is the interrupted instruction.
     pub native: &'a [u64],
-    /// Interpreter frames, two words each, innermost first. Empty: not read yet by the kernel side.
-    pub interpreter: &'a [u64],
+    /// Interpreter frames, innermost first (`profiler_common::python::entry`).
+    pub python: &'a [u64],
     /// Kernel addresses, innermost first.
     pub kernel: &'a [u64],
     /// Where an unfinished walk can go on, and the stack it needs.

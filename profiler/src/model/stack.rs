@@ -25,10 +25,56 @@ pub enum StackEnd {
     Unsupported(Avma),
     /// There were no user registers: a kernel thread or an exiting task.
     NoUserRegisters,
+    /// All Python frames are there, but native ones are missing between and below them.
+    NativePart,
+    /// All native frames are there, but Python ones are missing.
+    PythonPart(PythonEnd),
+    /// Both are there and do not fit together: only the Python frames are shown.
+    NoFit,
+}
+
+/// How reading the interpreter's frames ended. Expected, therefore data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PythonEnd {
+    /// They were not read: no interpreter is known in the process.
+    #[default]
+    NotRead,
+    /// All are there.
+    Whole,
+    /// The thread has no thread state: it runs no Python.
+    NoThreadState,
+    /// The thread's state was not found among the first ones of a long list.
+    NotFound,
+    /// A frame, or its code object, could not be read.
+    ReadFault,
+    /// What a frame points at is no code object: the sample hit the interpreter between two stores.
+    NotCode,
+    /// More frames than one sample can hold.
+    DepthLimit,
+}
+
+/// A frame of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UserFrame {
+    /// Of compiled code.
+    Native(CodeAddress),
+    /// Of the interpreter.
+    Python(PythonFrame),
+}
+
+/// A frame of the interpreter: what it executes, and where in that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PythonFrame {
+    /// Where its code object lies.
+    pub code: Avma,
+    /// What tells that from others which may lie there before or after it (`profiler_common::python::identity`).
+    pub identity: u32,
+    /// Its instruction, as the interpreter counts them; `None`: not known.
+    pub instruction: Option<i32>,
 }
 
 impl StackEnd {
-    /// The stack is whole: nothing is missing towards its root.
+    /// The stack is whole: nothing is missing in it.
     pub const fn is_complete(self) -> bool {
         matches!(self, Self::Root | Self::ZeroReturnAddress)
     }
@@ -53,8 +99,10 @@ pub struct UnwoundStack {
     pub guessed: bool,
     /// How the walk ended.
     pub end: StackEnd,
-    /// User frames, innermost first.
-    pub user: Vec<CodeAddress>,
+    /// User frames, innermost first: Python and native ones.
+    pub user: Vec<UserFrame>,
+    /// Trampolines that were left out of them, innermost first: the frames of the interpreter say the same.
+    pub trampolines: Vec<CodeAddress>,
     /// Kernel frames, innermost first.
     pub kernel: Vec<CodeAddress>,
 }
@@ -93,6 +141,7 @@ impl UnwoundStack {
             guessed: false,
             end: StackEnd::NoUserRegisters,
             user: Vec::new(),
+            trampolines: Vec::new(),
             kernel: Vec::new(),
         }
     }

@@ -17,7 +17,7 @@ use super::{
     label, name,
     svg::{self, Additions},
 };
-use crate::profile::{Profile, Quality};
+use crate::profile::{Granularity, Profile, Quality};
 
 /// How the picture is used, said in the picture.
 const HINT: &str = "open in a browser: click to zoom, Ctrl+F to search";
@@ -38,8 +38,8 @@ pub(super) fn write(
     options: &OutputOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let stacks = FunctionStacks::new(profile, options.view);
-    let labels = label::labels(stacks.functions.iter().copied());
+    let stacks = FunctionStacks::new(profile, options.view, options.granularity);
+    let labels = label::labels(stacks.functions.iter().copied(), options.granularity);
     let mut additions = Additions {
         notes: notes(profile, options),
         ..Additions::default()
@@ -54,7 +54,12 @@ pub(super) fn write(
             legend.insert(group, (group.name(), group.color()));
         }
         let miss = stacks.misses.get(&(index as u32)).map(ToString::to_string);
-        let tooltip = tooltip(function, miss.as_deref(), &profile.quality);
+        let tooltip = tooltip(
+            function,
+            options.granularity,
+            miss.as_deref(),
+            &profile.quality,
+        );
         if !tooltip.is_empty() {
             additions.tooltips.insert(label.clone(), tooltip);
         }
@@ -93,12 +98,17 @@ fn draw(
 }
 
 /// What a tooltip says between the label and the numbers.
-fn tooltip(function: &Function<'_>, miss: Option<&str>, quality: &Quality) -> String {
-    let clean = |raw| name::clean(raw, 1024);
+fn tooltip(
+    function: &Function<'_>,
+    granularity: Granularity,
+    miss: Option<&str>,
+    quality: &Quality,
+) -> String {
     match *function {
-        Function::Code(Code { file, module, .. }) => {
-            let facts = [file.map(clean), miss.map(|miss| why_nameless(miss, module))];
-            facts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+        Function::Code(code) => {
+            let mut facts = places(code, granularity);
+            facts.extend(miss.map(|miss| why_nameless(miss, code.module)));
+            facts.join(", ")
         }
         Function::Truncated => {
             let reasons: Vec<String> = quality
@@ -123,6 +133,26 @@ fn tooltip(function: &Function<'_>, miss: Option<&str>, quality: &Quality) -> St
     }
 }
 
+/// The whole path with the function's first line, or with the one that was executing and then the first one: where they
+/// are known.
+fn places(code: Code<'_>, granularity: Granularity) -> Vec<String> {
+    let Some(file) = code.file.map(|file| name::clean(file, 1024)) else {
+        return Vec::new();
+    };
+    let with_line = |line: Option<u32>| match line {
+        Some(line) => format!("{file}:{line}"),
+        None => file.clone(),
+    };
+    match (granularity, code.first_line) {
+        (Granularity::Functions, first_line) => vec![with_line(first_line)],
+        (Granularity::Lines, None) => vec![with_line(code.line)],
+        (Granularity::Lines, Some(first_line)) => vec![
+            with_line(code.line),
+            format!("function at line {first_line}"),
+        ],
+    }
+}
+
 fn why_nameless(miss: &str, module: Option<&str>) -> String {
     match module {
         Some(module) => format!("{miss} in {}", name::clean(module, 256)),
@@ -143,6 +173,9 @@ fn notes(profile: &Profile, options: &OutputOptions) -> Vec<String> {
     let mut notes: Vec<String> = vec![options.title.clone(), options.subtitle.clone()];
     notes.extend(options.notes.iter().cloned());
     notes.push(format!("View: {}.", options.view));
+    if options.granularity == Granularity::Lines {
+        notes.push("Python frames are told apart by line.".to_owned());
+    }
     if profile.quality.guessed > 0 {
         notes.push(format!(
             "In {} samples the caller of one frame was guessed.",

@@ -5,10 +5,10 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::{
     model::{Frame, FrameKind, Pid, ResolveMiss, Tid},
-    profile::{ProcessName, Profile, View, ViewFrame},
+    profile::{FirstLines, Granularity, ProcessName, Profile, View, ViewFrame},
 };
 
-/// What makes two frames the same function: everything but the line that was executing.
+/// What makes two frames the same function: everything but the line that was executing, unless it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Function<'p> {
     Process {
@@ -31,6 +31,10 @@ pub(super) struct Code<'p> {
     pub(super) name: &'p str,
     pub(super) file: Option<&'p str>,
     pub(super) module: Option<&'p str>,
+    /// Of Python functions: two of one name in one file are two functions.
+    pub(super) first_line: Option<u32>,
+    /// The line that was executing, where Python frames are told apart by it.
+    pub(super) line: Option<u32>,
 }
 
 /// One view of a profile.
@@ -41,6 +45,8 @@ pub(super) struct FunctionStacks<'p> {
     /// Why a function has no name, by its index.
     pub(super) misses: FxHashMap<u32, ResolveMiss>,
     stacks: IndexMap<Box<[u32]>, u64, FxBuildHasher>,
+    granularity: Granularity,
+    first_lines: FirstLines<'p>,
 }
 
 /// Stacks as numbers of texts, ready to be written.
@@ -54,8 +60,13 @@ pub(super) struct TextStacks {
 
 impl<'p> FunctionStacks<'p> {
     /// All stacks of a profile as `view` shows them.
-    pub(super) fn new(profile: &'p Profile, view: View) -> Self {
-        let mut this = Self::default();
+    pub(super) fn new(profile: &'p Profile, view: View, granularity: Granularity) -> Self {
+        let frames = profile.locations.locations.iter().flat_map(|it| &it.frames);
+        let mut this = Self {
+            granularity,
+            first_lines: FirstLines::of(frames),
+            ..Self::default()
+        };
         // Most frames are met many times: their address is quicker to look up than their text.
         let mut known: FxHashMap<*const Frame, u32> = FxHashMap::default();
         let mut numbers = Vec::new();
@@ -120,19 +131,7 @@ impl<'p> FunctionStacks<'p> {
             },
             ViewFrame::Truncated(_) => Function::Truncated,
             ViewFrame::NoFrames => Function::NoFrames,
-            ViewFrame::Code(Frame {
-                kind,
-                name,
-                file,
-                line: _,
-                module,
-                miss: _,
-            }) => Function::Code(Code {
-                kind: *kind,
-                name,
-                file: file.as_deref(),
-                module: module.as_deref(),
-            }),
+            ViewFrame::Code(frame) => Function::Code(self.code(frame)),
         };
         let index = self.functions.insert_full(function).0 as u32;
         if let ViewFrame::Code(Frame {
@@ -142,6 +141,27 @@ impl<'p> FunctionStacks<'p> {
             self.misses.insert(index, *miss);
         }
         index
+    }
+
+    fn code(&self, frame: &'p Frame) -> Code<'p> {
+        let Frame {
+            kind,
+            name,
+            file,
+            line,
+            first_line: _, // `first_lines` knows it, and knows those of others too
+            module,
+            miss: _,
+        } = frame;
+        let by_line = self.granularity == Granularity::Lines && *kind == FrameKind::Python;
+        Code {
+            kind: *kind,
+            name,
+            file: file.as_deref(),
+            module: module.as_deref(),
+            first_line: self.first_lines.of_frame(frame),
+            line: line.filter(|_| by_line),
+        }
     }
 }
 

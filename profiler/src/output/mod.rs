@@ -19,7 +19,7 @@ mod tests;
 
 use std::io::Write;
 
-use crate::profile::{Profile, View};
+use crate::profile::{Granularity, Profile, View};
 
 pub use error::OutputError;
 pub use file::{OutputFile, Owner, Written};
@@ -30,6 +30,8 @@ pub use format::Format;
 pub struct OutputOptions {
     /// Which frames are shown. Default: [`View::Python`].
     pub view: View,
+    /// What Python frames are told apart by. Default: [`Granularity::Functions`].
+    pub granularity: Granularity,
     /// The heading of a picture, for example the command that was profiled. Shortened where it does not fit.
     pub title: String,
     /// Facts under the heading, for example `2,970 samples at 99 Hz (cpu-clock), 99.97 % complete`. The flame graph
@@ -47,6 +49,7 @@ impl Default for OutputOptions {
     fn default() -> Self {
         Self {
             view: View::default(),
+            granularity: Granularity::default(),
             title: "Flame graph".to_owned(),
             subtitle: String::new(),
             notes: Vec::new(),
@@ -70,7 +73,7 @@ pub fn write(
     }
     match format {
         Format::Svg => flamegraph::write(profile, options, out),
-        Format::Folded => folded::write(profile, options.view, out),
+        Format::Folded => folded::write(profile, options, out),
     }
     .map_err(|source| OutputError::Write { source })
 }

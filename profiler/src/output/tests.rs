@@ -9,13 +9,18 @@ use crate::{
     model::{Avma, Frame, FrameKind, Pid, ResolveMiss, StackEnd, ThreadName, Tid},
     profile::{
         ProcessName,
-        testing::{Builder, frame, native, python},
+        testing::{Builder, frame, native, python, python_at},
     },
 };
 
 fn written(profile: &Profile, format: Format, view: View) -> String {
+    written_by(profile, format, view, Granularity::Functions)
+}
+
+fn written_by(profile: &Profile, format: Format, view: View, granularity: Granularity) -> String {
     let options = OutputOptions {
         view,
+        granularity,
         title: "python busy.py".to_owned(),
         subtitle: "2,970 samples at 99 Hz (cpu-clock), 99.97 % complete".to_owned(),
         notes: vec!["Taken of pid 4242 & others -- all <threads>.".to_owned()],
@@ -156,6 +161,42 @@ fn several() -> Profile {
     profile
 }
 
+/// Functions whose lines are known, also two of one name in one file; `fib` calls itself.
+fn with_lines() -> Profile {
+    let app = "/srv/app/app.py";
+    let main = || python_at("main", app, 200, 210);
+    let fib = |line| python_at("fib", app, 20, line);
+    let freed = Frame {
+        miss: Some(ResolveMiss::FreedCode),
+        ..frame(FrameKind::Python, "<freed code>")
+    };
+    let in_c = Frame {
+        file: Some("/src/fib.c".into()),
+        line: Some(7),
+        ..native("fast", "libfib.so")
+    };
+    let in_c_later = Frame {
+        line: Some(8),
+        ..in_c.clone()
+    };
+    let mut builder = Builder::new(false);
+    for (below, count) in [
+        (vec![python_at("work", app, 140, 146)], 5),
+        (vec![python_at("work", app, 140, 151)], 3),
+        (vec![python("work", app)], 1),
+        (vec![python_at("<lambda>", app, 12, 12)], 2),
+        (vec![python_at("<lambda>", app, 30, 30)], 4),
+        (vec![fib(23), fib(23), fib(22)], 6),
+        (vec![fib(23), in_c], 1),
+        (vec![fib(23), in_c_later], 2),
+        (vec![freed], 1),
+    ] {
+        let stack: Vec<Frame> = std::iter::once(main()).chain(below).collect();
+        builder.add(&stack, count);
+    }
+    builder.finish()
+}
+
 /// Functions with the names that break outputs.
 fn odd() -> (Profile, usize) {
     let long = "x".repeat(5000);
@@ -221,6 +262,66 @@ fn processes_and_threads_are_the_outermost_frames() {
 }
 
 #[test]
+fn by_function_all_lines_are_one_and_two_functions_of_one_name_are_two() {
+    assert_golden(
+        "functions.folded",
+        &written(&with_lines(), Format::Folded, View::Python),
+    );
+    let titles = titles(&written(&with_lines(), Format::Svg, View::Python));
+    for expected in [
+        "main (app.py) (/srv/app/app.py:200, 25 samples, 100.00%)",
+        "work (app.py) (/srv/app/app.py:140, 9 samples, 36.00%)",
+        "<lambda> (app.py:12) (/srv/app/app.py:12, 2 samples, 8.00%)",
+        "<lambda> (app.py:30) (/srv/app/app.py:30, 4 samples, 16.00%)",
+        "fast [libfib.so] (/src/fib.c, 3 samples, 12.00%)",
+        "<freed code> (freed before it was read, 1 samples, 4.00%)",
+    ] {
+        assert!(
+            titles.iter().any(|title| title == expected),
+            "{expected} is not in {titles:#?}"
+        );
+    }
+}
+
+#[test]
+fn by_line_each_line_is_one_and_native_code_is_as_before() {
+    let by_line = |format| written_by(&with_lines(), format, View::Python, Granularity::Lines);
+    assert_golden("lines.folded", &by_line(Format::Folded));
+    let svg = by_line(Format::Svg);
+    assert!(
+        svg.contains("Python frames are told apart by line.\n"),
+        "{svg}"
+    );
+    let titles = titles(&svg);
+    for expected in [
+        "main (app.py:210) (/srv/app/app.py:210, function at line 200, 25 samples, 100.00%)",
+        "work (app.py:146) (/srv/app/app.py:146, function at line 140, 5 samples, 20.00%)",
+        "work (app.py:151) (/srv/app/app.py:151, function at line 140, 3 samples, 12.00%)",
+        "work (app.py) (/srv/app/app.py, function at line 140, 1 samples, 4.00%)",
+        "fast [libfib.so] (/src/fib.c, 3 samples, 12.00%)",
+    ] {
+        assert!(
+            titles.iter().any(|title| title == expected),
+            "{expected} is not in {titles:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_function_begins_where_others_say_it_does_unless_several_may_be_meant() {
+    let mut builder = Builder::new(false);
+    builder.add(&[python("once", "/m.py")], 1);
+    builder.add(&[python_at("once", "/m.py", 3, 4)], 1);
+    builder.add(&[python("twice", "/m.py")], 1);
+    builder.add(&[python_at("twice", "/m.py", 5, 6)], 1);
+    builder.add(&[python_at("twice", "/m.py", 7, 8)], 1);
+    assert_eq!(
+        written(&builder.finish(), Format::Folded, View::Mixed),
+        "py::once:/m.py 2\npy::twice:/m.py 1\npy::twice:/m.py:5 1\npy::twice:/m.py:7 1\n"
+    );
+}
+
+#[test]
 fn a_hostile_process_is_one_frame_and_its_command_line_in_the_tooltip() {
     let mut profile = several();
     let hostile = "a;b\n\u{1b}[31m</title><script>x</script>\u{202e} (3 samples, 99.9%)";
@@ -268,6 +369,10 @@ fn merged_processes_have_no_frame() {
 #[test]
 fn equal_profiles_give_equal_bytes() {
     for format in Format::ALL {
+        for granularity in [Granularity::Functions, Granularity::Lines] {
+            let written = || written_by(&with_lines(), format, View::Mixed, granularity);
+            assert_eq!(written(), written());
+        }
         assert_eq!(
             written(&typical(), format, View::Mixed),
             written(&typical(), format, View::Mixed)
@@ -421,8 +526,15 @@ fn long_facts_are_cut_in_the_picture_and_whole_in_its_description() {
 #[test]
 fn many_stacks_are_written_in_good_time() {
     let mut builder = Builder::new(false);
+    // Ten lines of each of thirty functions.
     let functions: Vec<Frame> = (0..300)
-        .map(|n| python(&format!("function_{n}"), &format!("/srv/m{}.py", n % 7)))
+        .map(|n| {
+            let (name, file) = (
+                format!("function_{}", n / 10),
+                format!("/srv/m{}.py", n % 7),
+            );
+            python_at(&name, &file, n / 10, n)
+        })
         .collect();
     for n in 0..20_000_usize {
         let stack: Vec<Frame> = (0..12)
@@ -434,14 +546,14 @@ fn many_stacks_are_written_in_good_time() {
     }
     let profile = builder.finish();
     let started = std::time::Instant::now();
-    for format in Format::ALL {
-        write(
-            &profile,
-            format,
-            &OutputOptions::default(),
-            &mut std::io::sink(),
-        )
-        .expect("written");
+    for granularity in [Granularity::Functions, Granularity::Lines] {
+        let options = OutputOptions {
+            granularity,
+            ..OutputOptions::default()
+        };
+        for format in Format::ALL {
+            write(&profile, format, &options, &mut std::io::sink()).expect("written");
+        }
     }
     let elapsed = started.elapsed();
     assert!(elapsed.as_secs() < 20, "{elapsed:?} without optimization");

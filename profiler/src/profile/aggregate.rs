@@ -6,7 +6,7 @@ use indexmap::{IndexMap, IndexSet};
 use rustc_hash::FxBuildHasher;
 
 use super::{
-    EndClass, Profile, Quality, Thread, hottest, quality,
+    EndClass, Granularity, Profile, Quality, Thread, hottest, quality,
     stack_table::{StackId, StackTable},
 };
 use crate::model::{LocationTable, Pid, ResolvedStack};
@@ -91,12 +91,16 @@ impl Aggregator {
 
     /// As [`Profile::hottest_python`], while the recording goes on. Looks at every distinct stack: for a status line
     /// that is renewed about once a second.
-    pub fn hottest_python(&self, locations: &LocationTable) -> Option<(String, f64)> {
+    pub fn hottest_python(
+        &self,
+        locations: &LocationTable,
+        granularity: Granularity,
+    ) -> Option<(String, f64)> {
         let stacks = self
             .counts
             .iter()
             .map(|(key, count)| (self.stacks.get(key.stack), *count));
-        hottest::hottest_python(stacks, locations)
+        hottest::hottest_python(stacks, locations, granularity)
     }
 
     /// The profile. `locations` gives names to the locations that were counted.

@@ -25,6 +25,19 @@ pub enum EndClass {
     Unsupported,
     /// No user registers.
     NoUserRegisters,
+    /// Python frames are whole, native ones are not.
+    NativePart,
+    /// Native frames are whole, Python ones are not.
+    PythonPart,
+    /// Python and native frames did not fit together.
+    NoFit,
+}
+
+impl EndClass {
+    /// Nothing is missing towards the root of what is shown.
+    pub const fn has_root(self) -> bool {
+        matches!(self, Self::Complete | Self::NativePart | Self::NoFit)
+    }
 }
 
 impl From<StackEnd> for EndClass {
@@ -39,6 +52,9 @@ impl From<StackEnd> for EndClass {
             StackEnd::DepthLimit => Self::DepthLimit,
             StackEnd::Unsupported(_) => Self::Unsupported,
             StackEnd::NoUserRegisters => Self::NoUserRegisters,
+            StackEnd::NativePart => Self::NativePart,
+            StackEnd::PythonPart(_) => Self::PythonPart,
+            StackEnd::NoFit => Self::NoFit,
         }
     }
 }
@@ -55,6 +71,9 @@ impl fmt::Display for EndClass {
             Self::DepthLimit => "more frames than a sample can hold",
             Self::Unsupported => "unwind information that needs an unknown register",
             Self::NoUserRegisters => "no user registers",
+            Self::NativePart => "whole Python stacks without some of their native frames",
+            Self::PythonPart => "interpreter frames that could not be read",
+            Self::NoFit => "whole Python stacks that did not fit the native ones",
         })
     }
 }

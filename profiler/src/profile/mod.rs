@@ -6,6 +6,7 @@
 
 mod aggregate;
 mod end;
+mod granularity;
 mod hottest;
 mod quality;
 mod stack_table;
@@ -24,6 +25,8 @@ use stack_table::StackTable;
 
 pub use aggregate::{Aggregator, Limits};
 pub use end::EndClass;
+pub(crate) use granularity::FirstLines;
+pub use granularity::Granularity;
 pub use quality::Quality;
 pub use view::{View, ViewFrame, ViewStack};
 
@@ -90,13 +93,14 @@ impl Profile {
         samples
     }
 
-    /// The Python function most often seen innermost, as `name (file.py)`, and its share of the samples (0 to 1).
-    pub fn hottest_python(&self) -> Option<(String, f64)> {
+    /// The Python function most often seen innermost, as `name (file.py:FIRST LINE)`, and its share of the samples (0 to
+    /// 1). With [`Granularity::Lines`] the line, as `name (file.py:LINE)`.
+    pub fn hottest_python(&self, granularity: Granularity) -> Option<(String, f64)> {
         let stacks = self
             .counts
             .iter()
             .map(|(key, count)| (self.stacks.get(key.stack), *count));
-        hottest::hottest_python(stacks, &self.locations)
+        hottest::hottest_python(stacks, &self.locations, granularity)
     }
 
     /// All samples as one view of them: outermost frame first, in the order in which the stacks were first seen.

@@ -24,10 +24,15 @@ pub struct Quality {
     pub with_python: u64,
     /// Python frames that have a name.
     pub python_named: u64,
-    /// Frames in trampoline-like code that no perf map names: most likely Python functions.
+    /// Frames in trampoline-like code that no perf map names, most likely Python functions, and Python frames without a
+    /// name.
     pub python_unnamed: u64,
+    /// Those of them whose code was not read in time, before the process had ended.
+    pub unread: u64,
     /// Those of them whose name may be another process's, which writes the same perf map.
     pub contested: u64,
+    /// Those of them whose code was freed before it was read.
+    pub freed: u64,
     /// Frames of compiled code (the interpreter's own included) that have a symbol.
     pub native_named: u64,
     /// Frames of compiled code shown as `module+0xoffset`.
@@ -46,6 +51,8 @@ pub(super) struct FrameCounts {
     python_named: u64,
     python_unnamed: u64,
     contested: u64,
+    freed: u64,
+    unread: u64,
     native_named: u64,
     native_unnamed: u64,
 }
@@ -92,6 +99,8 @@ impl Quality {
             self.python_named += counts.python_named * count;
             self.python_unnamed += counts.python_unnamed * count;
             self.contested += counts.contested * count;
+            self.freed += counts.freed * count;
+            self.unread += counts.unread * count;
             self.native_named += counts.native_named * count;
             self.native_unnamed += counts.native_unnamed * count;
         }
@@ -111,6 +120,14 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
             for frame in &location.frames {
                 match (frame.kind, frame.miss) {
                     (FrameKind::Python, None) => counts.python_named += 1,
+                    (FrameKind::Python, Some(ResolveMiss::FreedCode)) => {
+                        counts.python_unnamed += 1;
+                        counts.freed += 1;
+                    }
+                    (FrameKind::Python, Some(ResolveMiss::UnreadCode)) => {
+                        counts.python_unnamed += 1;
+                        counts.unread += 1;
+                    }
                     (FrameKind::Python, Some(_))
                     | (FrameKind::Jit, Some(ResolveMiss::NotInPerfMap)) => {
                         counts.python_unnamed += 1;
@@ -201,6 +218,20 @@ mod tests {
         assert_eq!((quality.python_named, quality.python_unnamed), (3, 1));
         assert_eq!((quality.native_named, quality.native_unnamed), (4, 3));
         assert_eq!(quality.python_named_share(), Some(0.75));
+    }
+
+    #[test]
+    fn a_function_that_was_freed_is_a_python_frame_without_a_name() {
+        let freed = Frame {
+            miss: Some(ResolveMiss::FreedCode),
+            ..frame(FrameKind::Python, "<freed code>")
+        };
+        let mut builder = Builder::new(false);
+        builder.add(&[frame(FrameKind::Python, "f"), freed.clone()], 3);
+        builder.add(&[freed], 1);
+        let quality = builder.finish().quality;
+        assert_eq!((quality.python_named, quality.with_python), (3, 3));
+        assert_eq!((quality.python_unnamed, quality.freed), (4, 4));
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub(crate) fn frame(kind: FrameKind, name: &str) -> Frame {
         name: name.into(),
         file: None,
         line: None,
+        first_line: None,
         module: None,
         miss: None,
     }
@@ -39,6 +40,15 @@ pub(crate) fn python(name: &str, file: &str) -> Frame {
     Frame {
         file: Some(file.into()),
         ..frame(FrameKind::Python, name)
+    }
+}
+
+/// A line of a Python function that begins in `first_line`.
+pub(crate) fn python_at(name: &str, file: &str, first_line: u32, line: u32) -> Frame {
+    Frame {
+        first_line: Some(first_line),
+        line: Some(line),
+        ..python(name, file)
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) fn show<'p>(
         frames.push(ViewFrame::Process { pid: key.pid, name });
     }
     frames.extend(thread.map(ViewFrame::Thread));
-    if key.end != EndClass::Complete {
+    if !key.end.has_root() {
         frames.push(ViewFrame::Truncated(key.end));
     }
     let roots = frames.len();
