@@ -32,6 +32,8 @@ pub enum MapState {
 pub struct NameFacts<'a> {
     /// Its interpreter.
     pub python: &'a PythonInfo,
+    /// The frames of its interpreter are read: they have names, whatever is in its perf map.
+    pub frames_are_read: bool,
     /// Its perf map.
     pub map: MapState,
     /// It has its perf map open for writing ([`crate::process::perf_map_handle`]).
@@ -51,12 +53,16 @@ pub struct NameFacts<'a> {
 pub fn diagnose(facts: &NameFacts<'_>) -> NameDiagnosis {
     let NameFacts {
         python,
+        frames_are_read,
         map,
         map_is_open,
         trampoline_frames,
         named_frames,
         ..
     } = *facts;
+    if frames_are_read {
+        return NameDiagnosis::Named;
+    }
     // To an older CPython itself PYTHONPERFSUPPORT means nothing; who gives it trampolines opens its map first. A map
     // that only lies there may be that of an earlier process.
     let is_given_some = map_is_open || map == MapState::Refused;
@@ -132,6 +138,7 @@ mod tests {
     fn nameless(python: &PythonInfo, map: MapState) -> NameFacts<'_> {
         NameFacts {
             python,
+            frames_are_read: false,
             map,
             map_is_open: false,
             trampoline_frames: 0,

@@ -72,6 +72,7 @@ impl KernelSymbols {
             name,
             file: None,
             line: None,
+            first_line: None,
             module,
             miss,
         };

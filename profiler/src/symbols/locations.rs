@@ -35,7 +35,7 @@ pub(super) enum LocationKey {
 
 /// What a location is, name or not.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "four independent facts")]
+#[expect(clippy::struct_excessive_bools, reason = "five independent facts")]
 pub(super) struct Traits {
     /// A Python function.
     pub(super) is_python: bool,
@@ -45,6 +45,8 @@ pub(super) struct Traits {
     pub(super) is_unnamed_jit: bool,
     /// The interpreter's compiled code.
     pub(super) is_interpreter: bool,
+    /// What the interpreter puts on the Python stack for itself: never shown.
+    pub(super) is_hidden: bool,
 }
 
 /// All locations, each once.
@@ -54,6 +56,8 @@ pub(super) struct Locations {
     traits: Vec<Traits>,
     keys: FxHashMap<LocationKey, LocationId>,
     frames: FxHashMap<Frame, LocationId>,
+    /// Python frames whose names come later, or never.
+    waiting_python: Vec<LocationId>,
     name_bytes: usize,
 }
 
@@ -93,6 +97,8 @@ impl Locations {
                 Some(ResolveMiss::NotInPerfMap | ResolveMiss::Contested)
             ),
             is_interpreter: false,
+            // Only what is Python code has a first line.
+            is_hidden: frame.kind == FrameKind::Interpreter && frame.first_line.is_some(),
         };
         let id = self.push(
             Location {
@@ -101,6 +107,20 @@ impl Locations {
             traits,
         );
         self.frames.insert(frame, id);
+        id
+    }
+
+    /// A location of its own for a Python frame whose name comes later.
+    pub(super) fn unnamed_python(&mut self) -> LocationId {
+        if self.is_full() {
+            return self.left_out(FrameKind::Python);
+        }
+        let traits = Traits {
+            is_python: true,
+            ..Traits::default()
+        };
+        let id = self.push(Location::default(), traits);
+        self.waiting_python.push(id);
         id
     }
 
@@ -116,6 +136,7 @@ impl Locations {
             name: LEFT_OUT.into(),
             file: None,
             line: None,
+            first_line: None,
             module: None,
             miss: None,
         })
@@ -152,6 +173,14 @@ impl Locations {
 
     /// The table; `unnamed` says what is shown for a place whose name never came.
     pub(super) fn into_table(mut self, unnamed: impl Fn(LocationKey) -> Frame) -> LocationTable {
+        for id in self.waiting_python {
+            if let Some(location) = self.table.locations.get_mut(id.0 as usize)
+                && location.frames.is_empty()
+            {
+                let unread = unknown_frame(ResolveMiss::UnreadCode);
+                location.frames.push(unread);
+            }
+        }
         for (key, id) in self.keys {
             let Some(location) = self.table.locations.get_mut(id.0 as usize) else {
                 continue;
@@ -167,6 +196,8 @@ impl Locations {
 /// What is shown for code that nothing names.
 pub(super) fn unknown_frame(miss: ResolveMiss) -> Frame {
     let (kind, name) = match miss {
+        ResolveMiss::FreedCode => (FrameKind::Python, "<freed code>"),
+        ResolveMiss::UnreadCode => (FrameKind::Python, "<unread code>"),
         ResolveMiss::NotInPerfMap => (FrameKind::Jit, "[code without a name]"),
         ResolveMiss::Contested => (FrameKind::Jit, "[code with two names]"),
         _ => (FrameKind::Native, "[unknown]"),
@@ -176,6 +207,7 @@ pub(super) fn unknown_frame(miss: ResolveMiss) -> Frame {
         name: name.into(),
         file: None,
         line: None,
+        first_line: None,
         module: None,
         miss: Some(miss),
     }
@@ -188,6 +220,7 @@ pub(super) fn offset_frame(kind: FrameKind, module: &str, at: u64, miss: Resolve
         name: format!("{module}+{at:#x}").into(),
         file: None,
         line: None,
+        first_line: None,
         module: Some(module.into()),
         miss: Some(miss),
     }
@@ -207,6 +240,7 @@ mod tests {
             name: name.into(),
             file: None,
             line: None,
+            first_line: None,
             module: None,
             miss: None,
         }

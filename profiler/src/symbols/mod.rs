@@ -6,7 +6,9 @@
 //!   [`LocationTable`](crate::model::LocationTable).
 //! * **Must not know** how a stack was found, nor how it is counted and shown.
 
+mod allowance;
 mod contest;
+mod cross_check;
 mod diagnosis;
 mod kernel;
 mod locations;
@@ -15,11 +17,13 @@ mod native;
 mod native_thread;
 pub mod perf_map;
 mod process;
+mod python_codes;
 pub mod python_name;
 mod recent;
 mod resolver;
 mod symbol_file;
 
+pub use cross_check::CrossCheck;
 pub use diagnosis::{MapState, NameFacts, diagnose};
 pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};

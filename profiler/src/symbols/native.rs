@@ -258,6 +258,7 @@ fn named(module: &Module, symbolized: &Symbolized<'_>) -> Option<Location> {
         name: clipped(name).into(),
         file: code.map(|code| clipped(&code.to_path().to_string_lossy()).into()),
         line: code.and_then(|code| code.line),
+        first_line: None,
         module: Some(module.name.clone()),
         miss: None,
     };

@@ -10,28 +10,27 @@ use rustc_hash::FxHashMap;
 
 use super::{
     MapState, NameDiagnosis, NameFacts,
+    allowance::{Allowance, WORK_AT_ONCE},
     contest::Contest,
     diagnose,
+    locations::Locations,
     perf_map::{
         PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapMemory,
         PerfMapPosition, PerfMapState, Refusal,
     },
+    python_codes::PythonCodes,
     recent::{Recent, Seen},
 };
 use crate::{
-    model::{Avma, Frame, LocationId, Pid},
+    model::{Avma, Frame, Location, LocationId, Pid},
     process::{
-        Pace, ProcessMap, PythonInfo, Target, file_time_at, perf_map_directory, perf_map_handle,
-        thread_time,
+        Pace, ProcessMap, PythonInfo, Target, file_time_at, interpreter::PatientReader,
+        perf_map_directory, perf_map_handle, thread_time,
     },
 };
 
 /// Addresses remembered of one process; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
-
-/// CPU time for which perf maps are read while samples wait: at once, and the share of the time in the long run.
-const MAP_WORK_AT_ONCE: Duration = Duration::from_millis(40);
-const MAP_WORK_SHARE: u32 = 2;
 
 /// Perf maps of ancestors that are looked into.
 const ANCESTORS_MAX: usize = 16;
@@ -60,34 +59,6 @@ pub(super) struct OwnedMap {
     is_behind: bool,
     /// Its process runs another program now: what is added is not this one's.
     is_frozen: bool,
-}
-
-/// Work that may be done now. It is measured in CPU time: on a busy machine no less of it is done.
-struct Allowance {
-    left: Duration,
-    since: Instant,
-}
-
-impl Allowance {
-    fn new() -> Self {
-        Self {
-            left: MAP_WORK_AT_ONCE,
-            since: Instant::now(),
-        }
-    }
-
-    /// What there is, with what was earned since the last time.
-    fn left(&mut self) -> Duration {
-        let now = Instant::now();
-        let passed = now.saturating_duration_since(self.since);
-        self.left = (self.left + passed / MAP_WORK_SHARE).min(MAP_WORK_AT_ONCE);
-        self.since = now;
-        self.left
-    }
-
-    const fn spend(&mut self, work: Duration) {
-        self.left = self.left.saturating_sub(work);
-    }
 }
 
 /// A child process, when it is first met.
@@ -119,6 +90,8 @@ pub(super) struct Process {
     pub(super) mappings: Arc<ProcessMap>,
     pub(super) modules: Arc<FxHashMap<Avma, ModuleIndex>>,
     pub(super) python: PythonInfo,
+    /// Its interpreter, where its frames are read.
+    pub(super) codes: Option<PythonCodes>,
     cache: FxHashMap<Avma, LocationId>,
     missed: Vec<Avma>,
     pub(super) recent: Recent,
@@ -141,7 +114,7 @@ fn perf_map_of(target: &Target, memory: &PerfMapMemory) -> SharedMap {
     };
     let map = unread_map(location, memory).beginning_at(beginning);
     let map = share(map, target.pid);
-    lock(&map).read_on(MAP_WORK_AT_ONCE);
+    lock(&map).read_on(WORK_AT_ONCE);
     map
 }
 
@@ -195,6 +168,7 @@ impl Process {
             mappings: Arc::default(),
             modules: Arc::default(),
             python,
+            codes: None,
             cache: FxHashMap::default(),
             missed: Vec::new(),
             recent: Recent::default(),
@@ -236,6 +210,7 @@ impl Process {
         Self {
             mappings: Arc::clone(&self.mappings),
             modules: Arc::clone(&self.modules),
+            codes: self.codes.as_ref().map(|codes| codes.forked(child.pid)),
             ..Self::with_maps(child.pid, map, inherited, self.python.clone())
         }
     }
@@ -270,6 +245,23 @@ impl Process {
             .beginning_at(beginning);
         let map = share(map, self.pid);
         Self::with_maps(self.pid, map, Vec::new(), PythonInfo::unknown())
+    }
+
+    /// Gives names to Python frames whose code objects could not be read at once.
+    pub(super) fn name_late_code(
+        &mut self,
+        locations: &mut Locations,
+        reader: &mut PatientReader,
+        patience: Duration,
+    ) {
+        let waiting = self.codes.as_mut().filter(|codes| codes.is_waiting());
+        let Some(codes) = waiting else {
+            return;
+        };
+        for (id, frame) in codes.catch_up(reader, patience) {
+            let frames = vec![frame];
+            locations.name(id, Location { frames });
+        }
     }
 
     /// The user that it runs as, and so writes its map as.
@@ -450,6 +442,7 @@ impl Process {
         let map = &lock(&self.map).file;
         diagnose(&NameFacts {
             python: &self.python,
+            frames_are_read: self.codes.is_some(),
             map: match map.state() {
                 PerfMapState::Missing => MapState::Missing,
                 PerfMapState::Refused(Refusal::Io { .. }) => MapState::Unreadable,
@@ -553,23 +546,5 @@ impl Counts {
             self.interpreter_samples += 1;
             self.without_outer_trampoline += u64::from(outermost_is_root != Some(true));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn work_is_allowed_at_a_stretch_and_half_of_the_time() {
-        let mut allowance = Allowance::new();
-        assert_eq!(allowance.left(), MAP_WORK_AT_ONCE);
-        allowance.spend(2 * MAP_WORK_AT_ONCE);
-        assert!(allowance.left() < MAP_WORK_AT_ONCE);
-        allowance.left = Duration::ZERO;
-        allowance.since -= Duration::from_millis(30);
-        assert!(allowance.left() >= Duration::from_millis(10));
-        allowance.since -= Duration::from_secs(50);
-        assert_eq!(allowance.left(), MAP_WORK_AT_ONCE);
     }
 }

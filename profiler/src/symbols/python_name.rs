@@ -49,6 +49,7 @@ pub fn frame_from_perf_map_name(name: &[u8]) -> Frame {
         name: function.into(),
         file: file.map(|file| String::from_utf8_lossy(file).into()),
         line: None,
+        first_line: None,
         module: None,
         miss: None,
     }
@@ -76,10 +77,11 @@ mod tests {
             name,
             file,
             line,
+            first_line,
             module,
             miss,
         } = frame_from_perf_map_name(name);
-        assert_eq!((line, module, miss), (None, None, None));
+        assert_eq!((line, first_line, module, miss), (None, None, None, None));
         (kind, name.into(), file.map(Into::into))
     }
 

@@ -1,13 +1,13 @@
 //! What one stack has in common with the one before.
 
 use super::locations::Traits;
-use crate::model::{CodeAddress, LocationId};
+use crate::model::{LocationId, UserFrame};
 
 /// The stack resolved last. The next one has most of its outer frames in common, which need no look-up.
 /// Held outermost first, so that only what changes is written.
 #[derive(Default)]
 pub(super) struct Recent {
-    addresses: Vec<CodeAddress>,
+    frames: Vec<UserFrame>,
     ids: Vec<LocationId>,
     /// Of each frame and those outside it.
     seen: Vec<Seen>,
@@ -25,8 +25,8 @@ pub(super) struct Seen {
 
 impl Recent {
     /// How many of the outermost frames a stack has in common with this one.
-    pub(super) fn in_common(&self, user: &[CodeAddress]) -> usize {
-        let pairs = user.iter().rev().zip(&self.addresses);
+    pub(super) fn in_common(&self, user: &[UserFrame]) -> usize {
+        let pairs = user.iter().rev().zip(&self.frames);
         pairs.take_while(|(new, old)| new == old).count()
     }
 
@@ -43,18 +43,18 @@ impl Recent {
     pub(super) fn replace(
         &mut self,
         common: usize,
-        user: &[CodeAddress],
+        user: &[UserFrame],
         ids: &[LocationId],
         traits: impl Fn(LocationId) -> Traits,
     ) {
         let common = common.min(self.ids.len());
-        self.addresses.truncate(common);
+        self.frames.truncate(common);
         self.ids.truncate(common);
         self.seen.truncate(common);
         let mut seen = self.seen();
-        for (&address, &id) in user.iter().zip(ids).rev().skip(common) {
+        for (&frame, &id) in user.iter().zip(ids).rev().skip(common) {
             seen.add(traits(id));
-            self.addresses.push(address);
+            self.frames.push(frame);
             self.ids.push(id);
             self.seen.push(seen);
         }
@@ -67,7 +67,7 @@ impl Recent {
 
     /// Forgets it: addresses may mean something else now.
     pub(super) fn clear(&mut self) {
-        self.addresses.clear();
+        self.frames.clear();
         self.ids.clear();
         self.seen.clear();
     }
@@ -89,10 +89,10 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Avma;
+    use crate::model::{Avma, CodeAddress};
 
-    fn stack(addresses: &[u64]) -> (Vec<CodeAddress>, Vec<LocationId>) {
-        let caller = |&at| CodeAddress::Caller(Avma(at));
+    fn stack(addresses: &[u64]) -> (Vec<UserFrame>, Vec<LocationId>) {
+        let caller = |&at| UserFrame::Native(CodeAddress::Caller(Avma(at)));
         let id = |&at| LocationId(at as u32);
         (
             addresses.iter().map(caller).collect(),
@@ -134,7 +134,7 @@ mod tests {
         let mut recent = Recent::default();
         let (user, ids) = stack(&[2, 1]);
         recent.replace(0, &user, &ids, python);
-        let leaf = [CodeAddress::Leaf(Avma(2)), user[1]];
+        let leaf = [UserFrame::Native(CodeAddress::Leaf(Avma(2))), user[1]];
         assert_eq!(recent.in_common(&leaf), 1);
     }
 

@@ -20,19 +20,21 @@ use rustc_hash::FxHashMap;
 use rustix::process::{Resource, getrlimit};
 
 use super::{
-    Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
+    CrossCheck, Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
     locations::{LocationKey, Locations, offset_frame, unknown_frame},
     perf_map::PerfMapMemory,
     process::{ForkedChild, ModuleIndex, Process},
+    python_codes::{Lookup, PythonCodes},
 };
 use crate::{
     model::{
         Avma, CodeAddress, FileOffset, Frame, FrameKind, ImageId, LocationId, LocationTable, Pid,
-        ResolveMiss, ResolvedStack, UnwoundStack,
+        PythonFrame, ResolveMiss, ResolvedStack, UnwoundStack, UserFrame,
     },
     process::{
-        FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, file_name, open_mapped,
-        takes_map_files, vdso_file,
+        FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, file_name,
+        interpreter::{Interpreter, PatientReader},
+        open_mapped, takes_map_files, vdso_file,
     },
 };
 
@@ -49,6 +51,9 @@ const OPENED_AT_ONCE: usize = 256;
 
 /// File names kept for the report.
 const OUT_OF_REACH_MAX: usize = 16;
+
+/// What is said of a program waits so long for code objects that are being read.
+const LATE_CODE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// New places wait for their names until there are so many of them, or for so long: waking the symbolizer's thread for
 /// one address costs more than finding its name.
@@ -68,6 +73,8 @@ pub struct Resolver {
     waiting: Vec<Request>,
     handed_over: Option<Instant>,
     modules_max: usize,
+    cross_check: Option<CrossCheck>,
+    reader: PatientReader,
     /// Names of files that could be opened with more rights, a few of them.
     out_of_reach: BTreeSet<String>,
 }
@@ -95,6 +102,8 @@ impl Resolver {
             waiting: Vec::new(),
             handed_over: None,
             modules_max: modules_max(),
+            cross_check: None,
+            reader: PatientReader::default(),
             out_of_reach: BTreeSet::new(),
         })
     }
@@ -126,6 +135,39 @@ impl Resolver {
         }
     }
 
+    /// The frames of a program's interpreter are read from now on.
+    pub fn interpreter(&mut self, image: ImageId, interpreter: &Arc<Interpreter>) {
+        if let Some(process) = self.processes.get_mut(&image) {
+            process.codes = Some(PythonCodes::new(process.pid, Arc::clone(interpreter)));
+        }
+    }
+
+    /// Finds out what frames are called whose stack is not whole yet: until it is, they may be gone.
+    pub fn meet(&mut self, image: ImageId, frames: impl Iterator<Item = PythonFrame>) {
+        if let Some(codes) = self
+            .processes
+            .get_mut(&image)
+            .and_then(|it| it.codes.as_mut())
+        {
+            codes.meet(frames, &mut self.reader);
+        }
+    }
+
+    /// Reads memory of targets, without waiting for it longer than samples can.
+    pub const fn reader(&mut self) -> &mut PatientReader {
+        &mut self.reader
+    }
+
+    /// Compares the interpreter's frames with trampolines in each sample that has both.
+    pub fn check_against_perf_maps(&mut self) {
+        self.cross_check = Some(CrossCheck::default());
+    }
+
+    /// How they compared, if that was asked for.
+    pub const fn cross_check(&self) -> Option<&CrossCheck> {
+        self.cross_check.as_ref()
+    }
+
     /// What was found out of a program that has replaced another one.
     pub fn describe(&mut self, image: ImageId, target: &Target, python: PythonInfo) {
         match self.processes.get_mut(&image) {
@@ -139,7 +181,8 @@ impl Resolver {
 
     /// Nothing more will be asked of a program: what there is to say of it.
     pub fn retire(&mut self, image: ImageId) -> Option<Retired> {
-        let process = self.processes.remove(&image)?;
+        let mut process = self.processes.remove(&image)?;
+        process.name_late_code(&mut self.locations, &mut self.reader, LATE_CODE_PATIENCE);
         Some(Retired {
             names: process.diagnosis(),
             complaints: process.complaints(),
@@ -269,6 +312,7 @@ impl Resolver {
             guessed,
             end,
             ref user,
+            ref trampolines,
             ref kernel,
         } = *stack;
         resolved.ktime = ktime;
@@ -293,21 +337,39 @@ impl Resolver {
         let (kernel_frames, map_version) = (resolved.locations.len(), process.map_version());
         let common = process.recent.in_common(user);
         let (inner, known) = user.split_at(user.len() - common);
-        for &address in inner {
-            let id = self.user_location(&mut process, address);
+        if let Some(codes) = &mut process.codes {
+            let python = inner.iter().filter_map(|frame| match frame {
+                UserFrame::Python(frame) => Some(*frame),
+                UserFrame::Native(_) => None,
+            });
+            codes.meet(python, &mut self.reader);
+        }
+        for &frame in inner {
+            let id = self.user_location(&mut process, frame);
             resolved.locations.push(id);
         }
         // These look-ups may have read more of the perf map, and so forgotten the stack before.
         let locations = &mut resolved.locations;
         if !process.recent.append_outermost(common, locations) {
-            for &address in known {
-                locations.push(self.user_location(&mut process, address));
+            for &frame in known {
+                locations.push(self.user_location(&mut process, frame));
             }
         }
         let (ids, traits) = (&resolved.locations[kernel_frames..], &self.locations);
         let recent = &mut process.recent;
         recent.replace(common, user, ids, |id| traits.traits(id));
         process.counts.add(recent.seen());
+        if let Some(check) = &mut self.cross_check {
+            let python = ids.iter().filter(|&&id| traits.traits(id).is_python);
+            let frames = python.flat_map(|&id| traits.table().frames(id));
+            let names = trampolines
+                .iter()
+                .map(|address| process.name_of(address.lookup()));
+            check.compare(frames, &names.collect::<Vec<_>>());
+        }
+        resolved
+            .locations
+            .retain(|&id| !self.locations.traits(id).is_hidden);
         if process.map_version() != map_version {
             // The first of these look-ups may be out of date.
             process.recent.clear();
@@ -334,7 +396,39 @@ impl Resolver {
         id
     }
 
-    fn user_location(&mut self, process: &mut Process, address: CodeAddress) -> LocationId {
+    fn user_location(&mut self, process: &mut Process, frame: UserFrame) -> LocationId {
+        match frame {
+            UserFrame::Native(address) => self.code_location(process, address),
+            UserFrame::Python(frame) => self.python_location(process, frame),
+        }
+    }
+
+    fn python_location(&mut self, process: &mut Process, frame: PythonFrame) -> LocationId {
+        let Some(codes) = &mut process.codes else {
+            // Read for a program that this one has replaced.
+            return self
+                .locations
+                .intern_frame(unknown_frame(ResolveMiss::NoMapping));
+        };
+        match codes.look_up(frame) {
+            Lookup::Location(id) => id,
+            Lookup::Later => codes.waiting_location(frame).unwrap_or_else(|| {
+                let id = self.locations.unnamed_python();
+                codes.wait_for_name(frame, id);
+                id
+            }),
+            Lookup::Frame(shown) => {
+                let (line, is_named) = (shown.line, shown.miss.is_none());
+                let id = self.locations.intern_frame(shown);
+                if is_named {
+                    codes.remember(frame, line, id);
+                }
+                id
+            }
+        }
+    }
+
+    fn code_location(&mut self, process: &mut Process, address: CodeAddress) -> LocationId {
         let at = address.lookup();
         if let Some(id) = process.remembered(at) {
             return id;
@@ -389,6 +483,9 @@ impl Resolver {
     /// Takes the names that are ready, and hands new locations to the symbolizer: the first ones at once, so that it
     /// reads its files early, then in batches. Never waits.
     pub fn pump(&mut self) {
+        for process in self.processes.values_mut() {
+            process.name_late_code(&mut self.locations, &mut self.reader, Duration::ZERO);
+        }
         for (id, location) in self.native.try_answers() {
             self.locations.name(id, location);
         }
@@ -446,6 +543,7 @@ impl Resolver {
                 name: format!("{at:#x}").into(),
                 file: None,
                 line: None,
+                first_line: None,
                 module: None,
                 miss: Some(ResolveMiss::KernelSymbols),
             },
