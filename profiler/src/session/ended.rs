@@ -142,6 +142,7 @@ impl EndedPrograms {
             python: identity.python,
             cpu_time: ended.cpu_time,
             samples,
+            source: identity.interpreter.source(),
             names,
         });
     }

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::{
     kernel::KernelError,
+    model::Pid,
     process::{SelectError, TargetError},
 };
 
@@ -21,6 +22,17 @@ pub enum SessionError {
     /// The kernel side could not be set up.
     #[error("cannot start sampling")]
     Kernel(#[from] KernelError),
+    /// The interpreter's frames were asked for, and cannot be read.
+    #[error(
+        "cannot read Python frames of pid {pid}: {reason}. Without --python-from, its functions come from its perf map, \
+         if it has one (python -X perf)"
+    )]
+    Interpreter {
+        /// The process.
+        pid: Pid,
+        /// Why not.
+        reason: String,
+    },
     /// A system call of our own failed.
     #[error("{doing} failed")]
     System {

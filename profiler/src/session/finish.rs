@@ -66,6 +66,7 @@ impl Session {
             unsampled,
         } = self.targets.finish(&mut stages);
         let out_of_reach: Vec<String> = self.resolver.out_of_reach().map(str::to_owned).collect();
+        let cross_check = self.resolver.cross_check().cloned();
         let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
         profile.quality.ring_full = counters.ring_full;
         profile.quality.not_kept += malformed + built.walks_abandoned;
@@ -119,6 +120,7 @@ impl Session {
             refusals,
             remarks,
             longest_turn,
+            cross_check,
             longest_turn_cpu: self.longest_turn_cpu,
             bpf,
         };
@@ -157,6 +159,7 @@ impl Session {
             runs: stats.runs,
             run_time_ns: stats.run_time_ns,
             frames: counters.frames,
+            python_frames: counters.python_frames,
             samples: counters.samples,
             stack_copies: counters.stack_copies,
             verified_instructions: stats.verified_instructions,

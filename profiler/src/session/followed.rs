@@ -5,10 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::{
+    PythonFrom, PythonSource,
+    python_frames::{Looking, Program, PythonFrames},
+};
 use crate::{
     model::{ImageId, Pid},
     process::{
-        Mapping, Pace, ParsedMappings, PythonInfo, Target, inspect, perf_map_handle,
+        Mapping, Pace, ParsedMappings, PythonInfo, Target, file_name, inspect, perf_map_handle,
         read_executable_mappings, stack_of,
     },
     symbols::Resolver,
@@ -31,6 +35,10 @@ pub(super) struct Identity {
     /// A few words for it.
     pub(super) label: Arc<str>,
     pub(super) python: PythonInfo,
+    /// It has the library of that name, which switches between C stacks.
+    pub(super) has_greenlets: bool,
+    /// What is known of the interpreter.
+    pub(super) interpreter: PythonFrames,
 }
 
 /// One process.
@@ -46,6 +54,8 @@ pub(super) struct Followed {
     pub(super) cpu_at_end: Option<Duration>,
     /// What has happened to it and was not looked at yet.
     news: News,
+    /// A look at its interpreter that has not come back yet.
+    looking: Option<Looking>,
     /// Looking at it.
     pace: Pace,
     young_until: Option<Instant>,
@@ -68,9 +78,9 @@ pub(super) enum News {
 
 impl Followed {
     /// One that runs already.
-    pub(super) fn attached(target: Target, image: ImageId) -> Self {
+    pub(super) fn attached(target: Target, image: ImageId, from: PythonFrom) -> Self {
         let python = inspect(&target, &mappings_of(target.pid).unwrap_or_default());
-        let identity = Identity::of(&target, python);
+        let identity = Identity::of(&target, python, PythonFrames::wanted(from));
         let cpu_at_start = target.cpu_time();
         Self {
             cpu_at_start,
@@ -110,6 +120,7 @@ impl Followed {
             cpu_at_start: Duration::ZERO,
             cpu_at_end: None,
             news: News::None,
+            looking: None,
             pace: Pace::default(),
             young_until: None,
             seen_gone: false,
@@ -125,6 +136,7 @@ impl Followed {
         let before = std::mem::replace(&mut self.image, image);
         let nothing = Identity {
             python: PythonInfo::unknown(),
+            interpreter: self.identity.interpreter.replaced(),
             ..self.identity.clone()
         };
         self.begins();
@@ -142,6 +154,11 @@ impl Followed {
         self.young_until.is_some_and(|until| now < until)
     }
 
+    /// It is a Python, and its frames are not read yet.
+    pub(super) fn is_python_starting(&self) -> bool {
+        self.identity.python.version.is_some() && self.identity.interpreter.may_change()
+    }
+
     /// Something has happened. It is looked at now or, where that was done too much of late, another time.
     pub(super) fn note(&mut self, news: News) {
         self.news = self.news.max(news);
@@ -149,7 +166,7 @@ impl Followed {
 
     /// There is something to look at.
     pub(super) fn has_news(&self) -> bool {
-        self.news != News::None
+        self.news != News::None || self.identity.interpreter.is_waiting()
     }
 
     /// No interpreter has been found in it for a while.
@@ -164,12 +181,18 @@ impl Followed {
         builder: &TableBuilder,
         resolver: &mut Resolver,
     ) -> Duration {
-        if self.news == News::None || self.pace.is_resting() {
+        let interpreter = &self.identity.interpreter;
+        let is_idle =
+            self.news == News::None && !(interpreter.is_waiting() && interpreter.is_due());
+        if is_idle || self.pace.is_resting() {
             return Duration::ZERO;
         }
         let began = Instant::now();
         match std::mem::replace(&mut self.news, News::None) {
-            News::None => {}
+            News::None => {
+                let mappings = mappings_of(pid).unwrap_or_default();
+                self.look_at_interpreter(pid, &mappings, builder, resolver);
+            }
             News::Mappings => self.read_mappings(pid, builder, resolver),
             News::Program => self.read_program(pid, builder, resolver),
         }
@@ -183,7 +206,8 @@ impl Followed {
             && self.is_still_it(pid)
         {
             // What Python it is shows in its mappings.
-            self.identity = Identity::of(&target, PythonInfo::unknown());
+            let interpreter = self.identity.interpreter.replaced();
+            self.identity = Identity::of(&target, PythonInfo::unknown(), interpreter);
             resolver.describe(self.image, &target, self.identity.python.clone());
             self.target = Some(target);
         }
@@ -216,15 +240,46 @@ impl Followed {
             // Another process's, maybe.
             return;
         };
-        if self.identity.python.version.is_none() {
-            self.identity = Identity::of(target, inspect(target, &mappings));
+        if self.identity.python.version.is_none() || self.identity.interpreter.may_change() {
+            let interpreter = self.identity.interpreter.clone();
+            self.identity = Identity::of(target, inspect(target, &mappings), interpreter);
             self.inspected = Instant::now();
         }
+        self.identity.has_greenlets = mappings.iter().any(is_greenlets);
         let handle = perf_map_handle(target);
         let python = self.identity.python.clone();
         let all_opened = resolver.update(self.image, &mappings, python, handle.as_deref());
-        if !builder.update(pid, self.image, mappings) || !all_opened {
+        let is_sent = builder.update(pid, self.image, mappings.clone());
+        if !is_sent || !all_opened {
             self.news = News::Mappings;
+        }
+        if is_sent && self.identity.interpreter.may_change() {
+            self.look_at_interpreter(pid, &mappings, builder, resolver);
+        }
+    }
+
+    /// Finds out whether its interpreter's frames can be read, if that is not known yet.
+    fn look_at_interpreter(
+        &mut self,
+        pid: Pid,
+        mappings: &[Mapping],
+        builder: &TableBuilder,
+        resolver: &mut Resolver,
+    ) {
+        let Identity {
+            python,
+            interpreter,
+            ..
+        } = &mut self.identity;
+        let is_alive = self.target.as_ref().is_some_and(Target::is_alive);
+        if python.version.is_some() && is_alive {
+            let program = Program {
+                pid,
+                image: self.image,
+                python,
+                mappings,
+            };
+            interpreter.look(&program, &mut self.looking, builder, resolver);
         }
     }
 
@@ -233,7 +288,16 @@ impl Followed {
     pub(super) fn read_title(&mut self) {
         if let Some(target) = &mut self.target {
             target.read_title();
-            self.identity = Identity::of(target, self.identity.python.clone());
+            let Identity {
+                python,
+                has_greenlets,
+                interpreter,
+                ..
+            } = self.identity.clone();
+            self.identity = Identity {
+                has_greenlets,
+                ..Identity::of(target, python, interpreter)
+            };
         }
     }
 
@@ -264,11 +328,24 @@ impl Followed {
 }
 
 impl Identity {
-    pub(super) fn of(target: &Target, python: PythonInfo) -> Self {
+    pub(super) fn of(target: &Target, python: PythonInfo, interpreter: PythonFrames) -> Self {
         Self {
             command: target.command().into(),
             label: target.label().into(),
             python,
+            has_greenlets: false,
+            interpreter,
+        }
+    }
+
+    /// Why its interpreter's frames are not read, if that is sure.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        match self.interpreter.source() {
+            PythonSource::Refused(reason) => Some(reason),
+            PythonSource::NotYet if self.python.version.is_none() => {
+                Some("no CPython is loaded in it".to_owned())
+            }
+            _ => None,
         }
     }
 
@@ -281,6 +358,14 @@ impl Identity {
         self.python.interpreter_files = Vec::new();
         self
     }
+}
+
+/// The extension module of the package `greenlet`, `_greenlet.cpython-39-x86_64-linux-gnu.so`; `greenlet.….so` before 1.0.
+fn is_greenlets(mapping: &Mapping) -> bool {
+    mapping.path().is_some_and(|path| {
+        let name = file_name(path);
+        name.starts_with("_greenlet.") || name.starts_with("greenlet.")
+    })
 }
 
 pub(super) fn mappings_of(pid: Pid) -> Option<Vec<Mapping>> {

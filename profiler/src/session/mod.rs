@@ -4,6 +4,7 @@ mod ended;
 mod error;
 mod finish;
 mod followed;
+mod python_frames;
 mod record;
 mod settings;
 mod summary;
@@ -12,11 +13,15 @@ mod unmet;
 
 pub use error::SessionError;
 pub use record::record;
-pub use settings::RecordSettings;
+pub use settings::{PythonFrom, RecordSettings};
 pub use summary::{
-    BpfStats, Progress, Recording, Remark, SampledEvent, StopReason, Summary, TargetSummary,
-    Throttling, Unsampled,
+    BpfStats, Progress, PythonSource, Recording, Remark, SampledEvent, StopReason, Summary,
+    TargetSummary, Throttling, Unsampled,
 };
 
 /// Names of the threads that read hostile files, and catch the panics this may cause.
-pub const CAREFUL_THREADS: [&str; 2] = [crate::symbols::THREAD_NAME, crate::unwind::THREAD_NAME];
+pub const CAREFUL_THREADS: [&str; 3] = [
+    crate::process::interpreter::THREAD_NAME,
+    crate::symbols::THREAD_NAME,
+    crate::unwind::THREAD_NAME,
+];

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    Progress, RecordSettings, Recording, SessionError, StopReason,
+    Progress, PythonFrom, RecordSettings, Recording, SessionError, StopReason,
     targets::{Stages, Targets},
 };
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
     },
     model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
     process::{Children, launch::HELPER_NAME, thread_time},
-    profile::Aggregator,
+    profile::{Aggregator, Granularity},
     symbols::{Resolver, perf_map::PerfMapWatch},
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
 };
@@ -38,8 +38,12 @@ use crate::{
 const TURN: Duration = Duration::from_millis(100);
 /// The same while a process is in its first moments: what is mapped in it can be read as long as it lives.
 const TURN_OF_YOUNG: Duration = Duration::from_millis(10);
+/// The same while a Python is starting: its first frames are read as soon as there are some.
+const TURN_OF_STARTING: Duration = Duration::from_millis(2);
 /// Records drained in one go, before anything else gets its turn.
 const DRAIN_MAX: usize = 16_384;
+/// Unfinished walks that wait for a turn, up to 40 KiB each.
+const UNFINISHED_MAX: usize = 256;
 /// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
 const SLOW_TURNS: u32 = 5;
 /// Reading large perf maps takes so long at most, before sampling begins and when it has ended.
@@ -74,6 +78,8 @@ pub async fn record(
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut turns_of_young = interval(TURN_OF_YOUNG);
     turns_of_young.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut turns_of_starting = interval(TURN_OF_STARTING);
+    turns_of_starting.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut turn = 0;
     let reason = loop {
         tokio::select! {
@@ -85,14 +91,15 @@ pub async fn record(
                 }
             }
             pids = changed(&mut session.watch) => session.changed_maps.extend(pids),
-            () = filled(&session.ring) => { session.turn(); }
+            () = filled(&session.ring) => session.take_samples(),
             _ = turns_of_young.tick(), if session.has_young => { session.turn(); }
+            _ = turns_of_starting.tick(), if session.is_python_starting => { session.turn(); }
             _ = turns.tick() => {
                 session.turn();
                 turn += 1;
                 if turn % SLOW_TURNS == 0 {
                     session.slow_turn();
-                    session.tell(&progress, began.elapsed());
+                    session.tell(&progress, began.elapsed(), settings.granularity);
                 }
             }
         }
@@ -165,8 +172,12 @@ pub(super) struct Session {
     changed_maps: Vec<u32>,
     /// A process is in its first moments.
     has_young: bool,
+    /// It is a Python whose frames are not read yet.
+    is_python_starting: bool,
     /// Events of processes that were lost so far.
     events_lost: u64,
+    /// Threads whose state the kernel side could not remember so far.
+    threads_refused: u64,
     /// Children of targets are targets.
     pub(super) following: Following,
     pub(super) limits_before: Option<RateLimits>,
@@ -200,7 +211,11 @@ impl Session {
             forks: settings.subprocesses || settings.selector.is_open(),
             all_execs: settings.selector.is_open(),
         };
-        let mut targets = Targets::select(&settings.selector, settings.subprocesses)?;
+        let mut targets = Targets::select(
+            &settings.selector,
+            settings.subprocesses,
+            settings.python_from,
+        )?;
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
         let sizes = MapSizes {
             ring_bytes: settings.ring_bytes,
@@ -214,11 +229,17 @@ impl Session {
         let builder =
             TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
         let mut resolver = Resolver::start().map_err(SessionError::system("starting a thread"))?;
+        if settings.cross_check {
+            resolver.check_against_perf_maps();
+        }
         let mut stages = Stages {
             builder: &builder,
             resolver: &mut resolver,
         };
         targets.introduce(&mut stages, kernel.follows());
+        if settings.python_from == PythonFrom::Interpreter {
+            targets.demand_interpreters()?;
+        }
         resolver.read_perf_maps(MAPS_PATIENCE);
         builder.settle(TABLES_PATIENCE);
         let ring = readable(kernel.take_ring()?)
@@ -239,7 +260,9 @@ impl Session {
             watch,
             changed_maps: Vec::new(),
             has_young: false,
+            is_python_starting: false,
             events_lost: 0,
+            threads_refused: 0,
             following,
             limits_before,
             throttle_records: 0,
@@ -285,6 +308,7 @@ impl Session {
             self.changed_maps = changed;
         }
         self.has_young = self.has_young && self.targets.is_any_young();
+        self.is_python_starting = self.has_young && self.targets.is_python_starting();
         self.resolver.pump();
         self.kernel.flush_log();
         self.longest_turn = self.longest_turn.max(began.elapsed());
@@ -292,6 +316,14 @@ impl Session {
             .longest_turn_cpu
             .max(thread_time().saturating_sub(begun));
         more
+    }
+
+    /// The ring is filling up, or has samples of code that must be read before it is gone. What else there is to do can
+    /// wait for its turn, unless there is much of it.
+    fn take_samples(&mut self) {
+        if self.drain() || self.buffers.unfinished.len() >= UNFINISHED_MAX {
+            self.turn();
+        }
     }
 
     fn targets_and_stages(&mut self) -> (&mut Targets, Stages<'_>) {
@@ -391,11 +423,13 @@ impl Session {
                 // It runs something else by now than what was asked for.
                 return;
             };
-            if let Some(walk) = UnfinishedWalk::of(&sample, image) {
+            let has_greenlets = sample.python_is_counted && targets.has_greenlets(sample.pid);
+            if let Some(walk) = UnfinishedWalk::of(&sample, image, has_greenlets) {
+                stages.resolver.meet(image, walk.python_frames());
                 unfinished.push(walk);
                 return;
             }
-            merge(&sample, image, unwound);
+            merge(&sample, image, has_greenlets, unwound);
             stages.resolver.resolve(unwound, resolved);
             aggregator.add(resolved);
         });
@@ -416,7 +450,7 @@ impl Session {
         for walk in std::mem::take(&mut self.buffers.unfinished) {
             if let Err(walk) = self.builder.finish_walk(Box::new(walk)) {
                 // The queue is full: the stack counts as it is, and its end says why it is short.
-                self.add_finished(&walk.stack);
+                self.add_finished(&walk.into_stack());
             }
         }
     }
@@ -431,8 +465,13 @@ impl Session {
         if let Err(error) = self.events.follow_cpus() {
             tracing::warn!("cannot follow CPUs that go on- or offline: {error}");
         }
-        let lost = self.kernel.counters().map_or(0, |it| it.events_lost);
+        let counters = self.kernel.counters().unwrap_or_default();
+        let lost = counters.events_lost;
         let lost_before = std::mem::replace(&mut self.events_lost, lost);
+        let refused = std::mem::replace(&mut self.threads_refused, counters.threads_full);
+        if counters.threads_full > refused {
+            self.builder.forget_threads();
+        }
         let (targets, mut stages) = self.targets_and_stages();
         if lost > lost_before {
             targets.look_for_changes(&mut stages);
@@ -442,7 +481,12 @@ impl Session {
         self.look_for_children();
     }
 
-    fn tell(&mut self, progress: &watch::Sender<Progress>, elapsed: Duration) {
+    fn tell(
+        &mut self,
+        progress: &watch::Sender<Progress>,
+        elapsed: Duration,
+        granularity: Granularity,
+    ) {
         // The hottest function is looked for in all stacks: the more of them there are, the less often.
         if progress.receiver_count() == 0 || elapsed < self.tell_from {
             return;
@@ -457,7 +501,9 @@ impl Session {
             elapsed,
             samples: self.aggregator.samples(),
             lost,
-            hottest: self.aggregator.hottest_python(self.resolver.locations()),
+            hottest: self
+                .aggregator
+                .hottest_python(self.resolver.locations(), granularity),
         });
         self.tell_from = elapsed + TELL_REST * began.elapsed();
     }

@@ -2,7 +2,19 @@
 
 use std::time::Duration;
 
-use crate::{model::Hz, process::Selector};
+use crate::{model::Hz, process::Selector, profile::Granularity};
+
+/// Where Python functions come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PythonFrom {
+    /// The interpreter's own frames where they can be read, else perf maps.
+    #[default]
+    Auto,
+    /// The interpreter's own frames; a process that was asked for by pid and whose frames cannot be read is refused.
+    Interpreter,
+    /// Trampolines, named by perf maps.
+    PerfMap,
+}
 
 /// A recording, as `cli` asks for it.
 #[derive(Clone, Debug)]
@@ -23,6 +35,12 @@ pub struct RecordSettings {
     pub kernel_stacks: bool,
     /// Keep threads apart.
     pub threads: bool,
+    /// Where Python functions come from.
+    pub python_from: PythonFrom,
+    /// Compare both ways in samples that have both.
+    pub cross_check: bool,
+    /// Whether [`Progress::hottest`](super::Progress::hottest) is a function or a line. What is recorded is the same.
+    pub granularity: Granularity,
     /// Have the kernel measure the BPF program's running time (adds some 20 ns to each run).
     pub bpf_stats: bool,
     /// Bytes of the ring buffer between the kernel and us, a power of two; `None`: 8 MiB.

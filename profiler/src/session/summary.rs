@@ -6,7 +6,7 @@ use crate::{
     model::{Hz, KtimeNs, Pid},
     process::PythonInfo,
     profile::Profile,
-    symbols::NameDiagnosis,
+    symbols::{CrossCheck, NameDiagnosis},
 };
 
 /// The state of a running recording, for a status line.
@@ -18,7 +18,7 @@ pub struct Progress {
     pub samples: u64,
     /// Samples lost so far.
     pub lost: u64,
-    /// The Python function most often seen innermost, and its share of the samples (0 to 1).
+    /// The Python function, or line, most often seen innermost, and its share of the samples (0 to 1).
     pub hottest: Option<(String, f64)>,
 }
 
@@ -90,6 +90,19 @@ pub enum Remark {
     EventsLost(u64),
 }
 
+/// Where the names of one target's Python functions come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PythonSource {
+    /// The frames of its interpreter, which has this `PY_VERSION_HEX`.
+    Interpreter(u32),
+    /// Perf maps: they were asked for.
+    PerfMap,
+    /// Perf maps: the interpreter's frames cannot be read, and why.
+    Refused(String),
+    /// Perf maps: there were no interpreter's frames to be read.
+    NotYet,
+}
+
 /// What is known of one target at the end. A process that ran several programs has one of these for each that has
 /// samples.
 #[derive(Clone, Debug)]
@@ -106,6 +119,8 @@ pub struct TargetSummary {
     pub python: PythonInfo,
     /// CPU time it used during the recording, user and system.
     pub cpu_time: Duration,
+    /// Where its Python functions come from.
+    pub source: PythonSource,
     /// Why its Python functions have, or do not have, names.
     pub names: NameDiagnosis,
 }
@@ -150,6 +165,8 @@ pub struct Summary {
     pub longest_turn: Duration,
     /// The same in CPU time: what of it was work, and not waiting for a CPU.
     pub longest_turn_cpu: Duration,
+    /// How both ways to Python functions compared, when that was asked for.
+    pub cross_check: Option<CrossCheck>,
     /// The BPF program's running time, when it was asked for.
     pub bpf: Option<BpfStats>,
 }
@@ -161,8 +178,10 @@ pub struct BpfStats {
     pub runs: u64,
     /// Nanoseconds in it, in all.
     pub run_time_ns: u64,
-    /// User frames walked.
+    /// Native frames walked.
     pub frames: u64,
+    /// Interpreter frames read.
+    pub python_frames: u64,
     /// Samples of the targets.
     pub samples: u64,
     /// Samples sent with a piece of their stack.

@@ -15,6 +15,7 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use super::{
+    PythonFrom,
     ended::{EndedKind, EndedPrograms, Finished},
     followed::{Followed, News, mappings_of},
     unmet::{Child, UnmetChildren},
@@ -42,6 +43,7 @@ pub(super) struct Stages<'s> {
 /// All processes of a recording.
 pub(super) struct Targets {
     selector: Selector,
+    python_from: PythonFrom,
     trees: bool,
     /// Processes that belong, and that we may not look into.
     pub(super) refused: u64,
@@ -441,6 +443,19 @@ impl Targets {
     pub(super) fn is_any_young(&self) -> bool {
         let now = Instant::now();
         self.followed.values().any(|entry| entry.is_young(now))
+    }
+
+    /// One of these is a Python whose frames are not read yet.
+    pub(super) fn is_python_starting(&self) -> bool {
+        let now = Instant::now();
+        let mut followed = self.followed.values();
+        followed.any(|entry| entry.is_young(now) && entry.is_python_starting())
+    }
+
+    /// The process has the library of that name loaded.
+    pub(super) fn has_greenlets(&self, pid: Pid) -> bool {
+        let entry = self.followed.get(&pid);
+        entry.is_some_and(|entry| entry.identity.has_greenlets)
     }
 
     /// Is one of ours.

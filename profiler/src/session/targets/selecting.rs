@@ -12,7 +12,9 @@ use super::{Stages, Targets};
 use crate::{
     model::{ImageId, Pid},
     process::{Pace, Selector, Target, TargetError, descendants_of, now_since_boot},
-    session::{SessionError, ended::EndedPrograms, followed::Followed, unmet::UnmetChildren},
+    session::{
+        PythonFrom, SessionError, ended::EndedPrograms, followed::Followed, unmet::UnmetChildren,
+    },
 };
 
 impl Targets {
@@ -22,9 +24,11 @@ impl Targets {
     pub(in crate::session) fn select(
         selector: &Selector,
         trees: bool,
+        python_from: PythonFrom,
     ) -> Result<Self, SessionError> {
         let mut targets = Self {
             selector: selector.clone(),
+            python_from,
             trees,
             refused: 0,
             followed: FxHashMap::default(),
@@ -67,11 +71,31 @@ impl Targets {
         Ok(targets)
     }
 
+    /// Fails if the interpreter's frames of a process that was asked for by pid cannot be read. A command that waits for
+    /// its beginning is none yet.
+    pub(in crate::session) fn demand_interpreters(&self) -> Result<(), SessionError> {
+        let asked_for = self
+            .roots
+            .keys()
+            .filter_map(|pid| self.followed.get_key_value(pid));
+        for (&pid, entry) in asked_for {
+            if entry.target.as_ref().is_some_and(Target::is_own_image) {
+                continue;
+            }
+            if let Some(reason) = entry.identity.obstacle() {
+                return Err(SessionError::Interpreter { pid, reason });
+            }
+        }
+        Ok(())
+    }
+
     /// Follows one that runs already. The other stages do not know of it yet.
     pub(super) fn attach(&mut self, target: Target) -> ImageId {
         let image = self.new_image();
-        self.followed
-            .insert(target.pid, Followed::attached(target, image));
+        self.followed.insert(
+            target.pid,
+            Followed::attached(target, image, self.python_from),
+        );
         image
     }
 
