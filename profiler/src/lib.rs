@@ -13,6 +13,7 @@
 //! A value enters as raw kernel bytes and leaves as a picture; it is renamed each time it changes kind, and it never
 //! goes back. `session` is the only module that knows all stages. `ARCHITECTURE.md` has the rest.
 
+pub mod activate;
 pub mod cli;
 pub mod doctor;
 #[cfg(any(test, feature = "fuzzing"))]

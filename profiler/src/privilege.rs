@@ -15,7 +15,7 @@ use rustix::thread::CapabilitySet;
 
 pub use facts::{Facts, Lockdown, user_of};
 pub use limits::raise_limits;
-pub use rights::{Work, held, keep_only, needed, use_only};
+pub use rights::{Work, held, keep_only, needed, needed_to_activate, use_only};
 
 /// The first kernel with BPF ring buffers, and with `CAP_BPF` and `CAP_PERFMON`.
 pub const OLDEST_KERNEL: (u32, u32) = (5, 8);

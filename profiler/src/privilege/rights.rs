@@ -78,6 +78,29 @@ pub fn needed(facts: &Facts, held: CapabilitySet, work: Work) -> CapabilitySet {
     needed & held
 }
 
+/// The capabilities that switching trampolines in another process takes, of those that are held.
+///
+/// * `CAP_SYS_PTRACE`: to trace a process of another user, and to write to its memory (`ptrace_may_access`,
+///   kernel/ptrace.c); `CAP_DAC_OVERRIDE`: to open `/proc/PID/mem`, which is its user's, for that.
+/// * `CAP_SETUID`, `CAP_SETGID`: to put a file into its `/tmp` as its user would (`__sys_setresuid`, kernel/sys.c).
+/// * `CAP_DAC_READ_SEARCH`, `CAP_CHECKPOINT_RESTORE`, `CAP_SYS_ADMIN`: as for recording, where it is read.
+///
+/// Without `CAP_SYS_PTRACE` they are all kept, as for recording.
+pub fn needed_to_activate(held: CapabilitySet) -> CapabilitySet {
+    if !held.contains(CapabilitySet::SYS_PTRACE) {
+        return held;
+    }
+    let mut needed = CapabilitySet::SYS_PTRACE
+        | CapabilitySet::DAC_OVERRIDE
+        | CapabilitySet::SETUID
+        | CapabilitySet::SETGID
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::CHECKPOINT_RESTORE;
+    let stands_in = !held.contains(CapabilitySet::CHECKPOINT_RESTORE);
+    needed.set(CapabilitySet::SYS_ADMIN, stands_in);
+    needed & held
+}
+
 /// The capabilities that the calling thread may have.
 pub fn held() -> io::Result<CapabilitySet> {
     Ok(capabilities(None)?.permitted)

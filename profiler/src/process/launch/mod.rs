@@ -37,7 +37,7 @@ use tokio::io::{AsyncReadExt as _, Interest, unix::AsyncFd};
 pub use caller::{Caller, sudo_caller};
 pub use error::LaunchError;
 pub use helper::exec_when_ready;
-pub use trampolines::{NoPlace, TrampolineFolder};
+pub use trampolines::{NoPlace, TrampolineFolder, package_files};
 
 use crate::model::Pid;
 use trampolines::PYTHON_PATH;
@@ -63,16 +63,24 @@ pub struct Launched {
     program: String,
 }
 
+/// With which trampolines a command starts.
+#[derive(Clone, Copy, Debug)]
+pub enum Trampolines<'f> {
+    /// As the user's environment says.
+    Off,
+    /// Those of CPython 3.12 and later.
+    Own,
+    /// Those, and for older CPythons the ones in this folder.
+    Given(&'f TrampolineFolder),
+}
+
 impl Launched {
     /// Makes the waiting process. `command` is the program and its arguments; `trampolines` are for the Pythons that it
     /// may run, and must stay for as long as they start.
     ///
     /// The process has the rights that the calling thread has now, and keeps them whatever that gives up later. So this
     /// needs no tokio runtime, whose threads come after the rights have gone.
-    pub fn spawn(
-        command: &[OsString],
-        trampolines: Option<&TrampolineFolder>,
-    ) -> Result<Self, LaunchError> {
+    pub fn spawn(command: &[OsString], trampolines: Trampolines<'_>) -> Result<Self, LaunchError> {
         let program = command
             .first()
             .map(|program| program.to_string_lossy().into_owned())
@@ -84,16 +92,18 @@ impl Launched {
     fn spawn_helper(
         command: &[OsString],
         program: &str,
-        trampolines: Option<&TrampolineFolder>,
+        trampolines: Trampolines<'_>,
     ) -> io::Result<Self> {
         let (control, theirs) = UnixStream::pair()?;
         let mut helper = Command::new("/proc/self/exe");
         helper
             .arg(HELPER)
             .args(command)
-            .env(PERF_SUPPORT.0, PERF_SUPPORT.1)
             .stdin(Stdio::from(OwnedFd::from(theirs)));
-        if let Some(folder) = trampolines {
+        if !matches!(trampolines, Trampolines::Off) {
+            helper.env(PERF_SUPPORT.0, PERF_SUPPORT.1);
+        }
+        if let Trampolines::Given(folder) = trampolines {
             let users = env::var_os(PYTHON_PATH);
             helper.env(PYTHON_PATH, folder.python_path(users.as_deref()));
         }

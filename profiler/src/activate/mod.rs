@@ -1,0 +1,458 @@
+//! Switches the trampolines of a running CPython on or off, for those who want perf maps of it.
+//!
+//! * **Job:** has a process run a few lines of Python, and finds out what came of it.
+//! * **Gets** a pid, and leave to do so: nothing else in the program writes to a process that it did not start.
+//! * **Gives** [`Ready`], which says beforehand what is going to be done, and then an [`Outcome`].
+//! * **Must not know** how that is told.
+//!
+//! ```text
+//!  letter   a file in the process's /tmp with what it is to do; the answer comes back in it
+//!  remote   3.14 and later: the interpreter is told of it by the means that it has for that (PEP 768)
+//!  inject   before: a call of PyRun_SimpleString is put into its queue of pending calls, only if asked for
+//! ```
+//!
+//! Whatever goes wrong, the file decides: either the process has taken it away, then it does what it says and answers, or
+//! we have, then it never will. So no request is left behind, and none is told wrongly.
+
+#![forbid(unsafe_code)]
+
+mod as_user;
+mod error;
+mod faults;
+mod inject;
+mod interpreter;
+mod letter;
+mod memory;
+mod package;
+mod remote;
+mod ring;
+mod script;
+mod stopped;
+mod unused;
+
+use std::{
+    fmt,
+    path::PathBuf,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+pub use error::ActivateError;
+pub use ring::Refused;
+pub use stopped::NotStopped;
+
+use self::{
+    inject::Injection,
+    interpreter::Found,
+    letter::{Directory, Holder, Letter},
+    memory::ProcessMemory,
+    package::Package,
+    remote::{NotAsked, Remote},
+    script::Answer,
+};
+use crate::{
+    model::Pid,
+    process::{Mapping, Target, inspect, read_executable_mappings},
+};
+
+/// How long a process that has taken a request out of its memory may take to take the file, too. Most do within a
+/// millisecond; with many threads that want the GIL, and many signals, it was more than a second.
+const UNREAD_PATIENCE: Duration = Duration::from_secs(5);
+/// After a request was withdrawn: a thread that is just taking it finds its file still there.
+const WITHDRAW_GRACE: Duration = Duration::from_millis(20);
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Time between two reminders.
+const REMIND_EVERY: Duration = Duration::from_millis(100);
+
+/// The first CPython with trampolines of its own, and the first that takes requests.
+const OWN_SINCE: (u8, u8) = (3, 12);
+const REQUESTS_SINCE: (u8, u8) = (3, 14);
+/// The first that can have trampolines at all.
+const SINCE: (u8, u8) = (3, 9);
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// Functions that are called from now on get trampolines.
+    On,
+    /// They do not.
+    Off,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    /// The process.
+    pub pid: Pid,
+    /// On or off.
+    pub switch: Switch,
+    /// Before 3.14: a call may be put into the interpreter's memory.
+    pub unsafe_inject: bool,
+    /// How long the process may take to come back to Python code.
+    pub timeout: Duration,
+}
+
+/// Major, minor and, where a process tells it, micro version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version(pub u8, pub u8, pub Option<u8>);
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// It was so already: nothing was changed.
+    pub was_so: bool,
+    /// The perf map, as we find it. Of a process that shares our `/tmp` and pids, `/tmp/perf-PID.map`.
+    pub map: PathBuf,
+    /// The perf map, as the process calls it.
+    pub map_there: String,
+    /// Trampolines that the process has loaded, as we find them. They stay there.
+    pub folder: Option<PathBuf>,
+    /// They cannot be switched on again in this process once they are off.
+    pub only_once: bool,
+}
+
+/// A process that can be asked.
+#[derive(Debug)]
+pub struct Ready {
+    order: Order,
+    target: Target,
+    mappings: Vec<Mapping>,
+    memory: ProcessMemory,
+    found: Found,
+}
+
+impl Ready {
+    /// Looks at the process, and changes nothing.
+    ///
+    /// Needs the right to trace it (CAP_SYS_PTRACE, or the same user), and CAP_SETUID and CAP_SETGID where it is another
+    /// user's.
+    pub fn check(order: Order) -> Result<Self, ActivateError> {
+        let pid = order.pid;
+        let target = Target::check(pid)?;
+        let gone = |_| ActivateError::Gone { pid };
+        let mappings = read_executable_mappings(pid).map_err(gone)?.mappings;
+        let python = inspect(&target, &mappings);
+        let version = python.version.ok_or(ActivateError::NotPython { pid })?;
+        if version < SINCE {
+            return Err(ActivateError::TooOld { pid, version });
+        }
+        if version < REQUESTS_SINCE && !order.unsafe_inject {
+            return Err(ActivateError::NeedsInjection { pid, version });
+        }
+        if stopped::is_halted(pid) {
+            return Err(ActivateError::Halted { pid });
+        }
+        let memory = ProcessMemory::open(pid)
+            .map_err(|source| ActivateError::NotPermitted { pid, source })?;
+        let found = Found::look_for(pid, &mappings, &python, &memory)?;
+        if found.free_threaded && version < REQUESTS_SINCE {
+            return Err(ActivateError::FreeThreaded { pid, version });
+        }
+        let version = found.version;
+        let switch = order.switch;
+        if faults::is_fatal(version, switch, || false) {
+            return Err(ActivateError::Faulty {
+                pid,
+                version,
+                switch,
+            });
+        }
+        Ok(Self {
+            order,
+            target,
+            mappings,
+            memory,
+            found,
+        })
+    }
+
+    /// It takes no requests: a call is going to be put into its memory.
+    pub fn injects(&self) -> bool {
+        self.version().minor() < REQUESTS_SINCE
+    }
+
+    /// Its CPython.
+    pub fn version(&self) -> Version {
+        self.found.version
+    }
+
+    /// It has no GIL.
+    pub fn is_free_threaded(&self) -> bool {
+        self.found.free_threaded
+    }
+
+    /// The process.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Has the process do it, and waits for its answer. `gives_up` is asked every few milliseconds.
+    pub fn carry_out(&self, gives_up: &dyn Fn() -> bool) -> Result<Outcome, ActivateError> {
+        let pid = self.order.pid;
+        let package = self.package()?;
+        let folder = package.as_ref().map(Package::path);
+        let is_fatal = faults::is_fatal(self.version(), self.order.switch, || {
+            faults::has_trampolines(&self.memory, &self.mappings)
+        });
+        let letter = Letter::write(
+            Directory::of(&self.target)?,
+            script::Request {
+                switch: self.order.switch,
+                folder: folder.as_deref(),
+                would_crash: is_fatal,
+            },
+        )
+        .map_err(|source| self.no_place(source))?;
+        let answer = if self.injects() {
+            self.inject(&letter, gives_up)?
+        } else {
+            self.request(&letter, gives_up)?
+        };
+        let switch = self.order.switch;
+        let folder = match answer {
+            Answer::Failed(reason) => {
+                return Err(ActivateError::Failed {
+                    pid,
+                    switch,
+                    reason,
+                });
+            }
+            Answer::Refused => {
+                return Err(ActivateError::Faulty {
+                    pid,
+                    version: self.version(),
+                    switch,
+                });
+            }
+            Answer::DoneWithFolder => package.map(|package| {
+                let path = self.here(&package.path());
+                package.stay();
+                path
+            }),
+            Answer::Done | Answer::Already => None,
+        };
+        let map_there = format!("/tmp/perf-{}.map", self.target.ns_pid);
+        Ok(Outcome {
+            was_so: answer == Answer::Already,
+            map: self.here(&map_there),
+            map_there,
+            folder,
+            only_once: faults::is_fatal(self.version(), Switch::On, || true),
+        })
+    }
+
+    /// What the process calls so, as we find it.
+    fn here(&self, path: &str) -> PathBuf {
+        let shares = |space: &str| {
+            let of = |process: &str| std::fs::read_link(format!("/proc/{process}/{space}")).ok();
+            let (own, other) = (of("self"), of(&self.order.pid.to_string()));
+            own.is_some() && own == other
+        };
+        if ["root", "ns/mnt"].into_iter().all(shares) {
+            PathBuf::from(path)
+        } else {
+            PathBuf::from(format!("/proc/{}/root{path}", self.order.pid))
+        }
+    }
+
+    fn no_place(&self, source: std::io::Error) -> ActivateError {
+        let path = self.target.perf_map_directory();
+        ActivateError::NoPlace { path, source }
+    }
+
+    /// Trampolines for a CPython that has none.
+    fn package(&self) -> Result<Option<Package>, ActivateError> {
+        let is_needed = self.version().minor() < OWN_SINCE && self.order.switch == Switch::On;
+        let write =
+            || Package::write(Directory::of(&self.target)?).map_err(|err| self.no_place(err));
+        is_needed.then(write).transpose()
+    }
+
+    fn inject(
+        &self,
+        letter: &Letter,
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<Answer, ActivateError> {
+        let injection = Injection::plan(&self.target, &self.memory, &self.mappings, &self.found)?;
+        injection.put(&script::loader(&letter.path()))?;
+        let answer = self.wait(letter, &injection, gives_up);
+        // The source was read before it ran (`PyRun_SimpleStringFlags`, Python/pythonrun.c).
+        if answer.is_ok() {
+            injection.clean();
+        }
+        answer
+    }
+
+    fn request(
+        &self,
+        letter: &Letter,
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<Answer, ActivateError> {
+        let pid = self.order.pid;
+        let refused = |reason| match reason {
+            NotAsked::Disabled => ActivateError::RemoteDebuggingOff { pid },
+            NotAsked::Occupied => ActivateError::Occupied { pid },
+            NotAsked::Implausible => ActivateError::unknown(
+                pid,
+                "its support for requests (PEP 768) is not where it says",
+            ),
+        };
+        let Some((thread, support)) = self.found.requests else {
+            return Err(refused(NotAsked::Implausible));
+        };
+        let remote =
+            Remote::of(&self.memory, self.found.state, thread, support).map_err(refused)?;
+        remote.ask(&letter.path()).map_err(refused)?;
+        self.wait(letter, &remote, gives_up)
+    }
+
+    /// Waits until the process has taken the letter, and for its answer.
+    fn wait(
+        &self,
+        letter: &Letter,
+        request: &dyn Request,
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<Answer, ActivateError> {
+        let Order {
+            pid,
+            switch,
+            timeout,
+            ..
+        } = self.order;
+        let alive = || self.target.is_alive();
+        let Err(no_answer) = self.wait_until_taken(letter, request, gives_up) else {
+            return letter.wait_for_answer(alive).ok_or_else(|| self.silent());
+        };
+        if !alive() {
+            return Err(ActivateError::Gone { pid });
+        }
+        request.withdraw();
+        sleep(WITHDRAW_GRACE);
+        match letter.take_back() {
+            Ok(Holder::Process) => letter.wait_for_answer(alive).ok_or_else(|| self.silent()),
+            Err(source) => Err(self.no_place(source)),
+            Ok(Holder::Nobody) => Err(match no_answer {
+                NoAnswer::GaveUp => ActivateError::Interrupted { pid },
+                NoAnswer::Unread => ActivateError::NotRead { pid },
+                NoAnswer::Late => ActivateError::NotRun {
+                    pid,
+                    switch,
+                    waited_s: timeout.as_secs().max(1),
+                    main_thread: !(OWN_SINCE..REQUESTS_SINCE).contains(&self.version().minor()),
+                },
+            }),
+        }
+    }
+
+    fn wait_until_taken(
+        &self,
+        letter: &Letter,
+        request: &dyn Request,
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<(), NoAnswer> {
+        let begun = Instant::now();
+        let mut reminded = begun;
+        let mut unread_since = None;
+        while letter.holder() == Holder::Nobody {
+            let now = Instant::now();
+            if gives_up() {
+                return Err(NoAnswer::GaveUp);
+            }
+            if now - begun > self.order.timeout || !self.target.is_alive() {
+                return Err(NoAnswer::Late);
+            }
+            if request.is_waiting() {
+                unread_since = None;
+            } else if now - *unread_since.get_or_insert(now) > UNREAD_PATIENCE {
+                return Err(NoAnswer::Unread);
+            }
+            if now - reminded > REMIND_EVERY {
+                request.remind();
+                reminded = now;
+            }
+            sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    fn silent(&self) -> ActivateError {
+        let Order { pid, switch, .. } = self.order;
+        if self.target.is_alive() {
+            ActivateError::NoAnswer { pid, switch }
+        } else {
+            ActivateError::Gone { pid }
+        }
+    }
+}
+
+/// Why there is no answer.
+enum NoAnswer {
+    GaveUp,
+    Late,
+    Unread,
+}
+
+/// A way to have a process look at a letter.
+trait Request {
+    /// The process has not noticed yet.
+    fn is_waiting(&self) -> bool;
+    /// Draws its attention once more.
+    fn remind(&self);
+    /// Has it notice nothing any more.
+    fn withdraw(&self);
+}
+
+impl Request for Injection<'_> {
+    fn is_waiting(&self) -> bool {
+        Injection::is_waiting(self)
+    }
+
+    fn remind(&self) {
+        Injection::remind(self);
+    }
+
+    fn withdraw(&self) {
+        Injection::withdraw(self);
+    }
+}
+
+impl Request for Remote<'_> {
+    fn is_waiting(&self) -> bool {
+        Remote::is_waiting(self)
+    }
+
+    fn remind(&self) {
+        if Remote::is_waiting(self) {
+            Remote::remind(self);
+        }
+    }
+
+    fn withdraw(&self) {
+        Remote::withdraw(self);
+    }
+}
+
+impl Version {
+    /// Major and minor.
+    pub const fn minor(self) -> (u8, u8) {
+        (self.0, self.1)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(major, minor, micro) = self;
+        write!(f, "{major}.{minor}")?;
+        micro.map_or(Ok(()), |micro| write!(f, ".{micro}"))
+    }
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::On => "on",
+            Self::Off => "off",
+        })
+    }
+}
