@@ -49,6 +49,13 @@ pub(crate) enum Command {
     /// no rights: without them it says which are missing. With them, the BPF program is loaded for a moment.
     #[command(after_help = help::DOCTOR_EXAMPLES, after_long_help = help::AFTER_DOCTOR_HELP)]
     Doctor(DoctorArgs),
+    /// Switch perf trampolines on in a running Python, for whoever wants a perf map of it
+    ///
+    /// Recording does not need this: it reads the frames of the interpreter. It is for other tools, which find Python
+    /// functions by /tmp/perf-PID.map alone, and is `sys.activate_stack_trampoline("perf")` in a process that cannot be
+    /// restarted with `python -X perf`.
+    #[command(after_help = help::ACTIVATE_EXAMPLES, after_long_help = help::AFTER_ACTIVATE_HELP)]
+    Activate(ActivateArgs),
     /// Print the completion script for a shell
     ///
     /// For example: pyprof-bpf completions bash > ~/.local/share/bash-completion/completions/pyprof-bpf
@@ -68,6 +75,37 @@ pub(crate) struct DoctorArgs {
     #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID")]
     #[arg(value_parser = pid)]
     pub(crate) pid: Option<u32>,
+}
+
+/// What `activate` can be told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ActivateArgs {
+    /// Process to switch them on in
+    #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID")]
+    #[arg(value_parser = pid)]
+    pub(crate) pid: u32,
+
+    /// Switch them off instead
+    #[arg(long)]
+    pub(crate) off: bool,
+
+    /// Also in CPython 3.9 to 3.13, by a call that is put into its memory: it may crash the process
+    ///
+    /// CPython 3.14 and later take requests from outside (PEP 768), and get one. The earlier ones do not: with this option,
+    /// all threads of the process are stopped for a moment by ptrace, and a call of PyRun_SimpleString is put into the
+    /// interpreter's queue of pending calls, at a place that is known by version and looked at first. Nothing is done where
+    /// anything there is not as it should be. What is wrong all the same may crash the process, and a system call that it
+    /// waits in may be interrupted (EINTR). Up to 3.11 only the main thread makes such calls, while it runs Python code;
+    /// these versions load trampolines from a folder that stays in the process's /tmp.
+    #[arg(long)]
+    pub(crate) unsafe_inject: bool,
+
+    /// Give up after this long: 10, 2.5s, 500ms, 2m or 1h
+    ///
+    /// The process does it when a thread comes back to Python code from C code or from waiting. When the time is over, the
+    /// request is withdrawn.
+    #[arg(long, value_name = "SECONDS", default_value = super::activate::DEFAULT_TIMEOUT)]
+    pub(crate) timeout: String,
 }
 
 /// What `record` can be told.
@@ -115,9 +153,8 @@ pub(crate) struct RecordArgs {
     /// Command to start and record, with its arguments
     ///
     /// It runs under sudo as the user who called sudo, and starts once sampling is on, so that its first instructions
-    /// are recorded too. Its Python functions get names, from CPython 3.9 on: PYTHONPERFSUPPORT=1 is set, and unless it
-    /// is surely a CPython 3.12 or later, a folder with trampolines for the older ones comes first in PYTHONPATH, until
-    /// the command has ended.
+    /// are recorded too. With --python-from perf-map, PYTHONPERFSUPPORT=1 is set, and unless it is surely a CPython 3.12 or
+    /// later, a folder with trampolines for 3.9 to 3.11 comes first in PYTHONPATH, until the command has ended.
     #[arg(last = true, value_name = "COMMAND", help_heading = help::TARGET, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 
@@ -144,6 +181,10 @@ pub(crate) struct RecordArgs {
     /// Naming their functions needs CAP_SYSLOG, or kernel.kptr_restrict = 0.
     #[arg(long, env = "PYPROF_KERNEL", hide_env = true, help_heading = help::SAMPLING, value_parser = BoolishValueParser::new())]
     pub(crate) kernel: bool,
+
+    /// Where Python functions come from
+    #[arg(long, env = "PYPROF_PYTHON_FROM", hide_env = true, value_name = "WHERE", default_value = "auto", help_heading = help::SAMPLING)]
+    pub(crate) python_from: PythonFromArg,
 
     /// Keep threads apart: each thread's name is the root of its stacks
     #[arg(short, long, env = "PYPROF_THREADS", hide_env = true, help_heading = help::SAMPLING, value_parser = BoolishValueParser::new())]
@@ -174,6 +215,13 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, env = "PYPROF_NATIVE", hide_env = true, help_heading = help::OUTPUT, value_parser = BoolishValueParser::new())]
     pub(crate) native: bool,
 
+    /// Tell Python frames apart by the line that was executing, not by function alone
+    ///
+    /// A frame is then `work (app.py:146)`; one whose line is not known is shown by function, `work (app.py)`. Native
+    /// frames are shown by function always.
+    #[arg(long, env = "PYPROF_LINES", hide_env = true, help_heading = help::OUTPUT, value_parser = BoolishValueParser::new())]
+    pub(crate) lines: bool,
+
     /// Say nothing but errors
     #[arg(short, long, env = "PYPROF_QUIET", hide_env = true, help_heading = help::DIAGNOSTICS, value_parser = BoolishValueParser::new())]
     pub(crate) quiet: bool,
@@ -185,6 +233,12 @@ pub(crate) struct RecordArgs {
     /// Have the kernel measure the time its side of the profiler takes
     #[arg(long, env = "PYPROF_BPF_STATS", hide = true, help_heading = help::DIAGNOSTICS, value_parser = BoolishValueParser::new())]
     pub(crate) bpf_stats: bool,
+
+    /// Read Python functions both ways, and report the share of samples in which they agree
+    ///
+    /// For a process that has trampolines. The result is made of the interpreter's own frames.
+    #[arg(long, env = "PYPROF_CROSS_CHECK", hide_env = true, help_heading = help::DIAGNOSTICS, value_parser = BoolishValueParser::new())]
+    pub(crate) cross_check: bool,
 
     /// Size of the buffer in which samples wait to be read, in bytes: a power of two
     #[arg(long, env = "PYPROF_RING_BYTES", hide = true, value_name = "BYTES", help_heading = help::DIAGNOSTICS, value_parser = ring_bytes)]
@@ -198,6 +252,18 @@ pub(crate) enum FormatArg {
     Svg,
     /// One line per stack: frames joined by semicolons, a space, the number of samples
     Folded,
+}
+
+/// `--python-from` as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PythonFromArg {
+    /// The interpreter's own frames, where its build is known (CPython 3.8 and later); else perf maps
+    #[default]
+    Auto,
+    /// The interpreter's own frames, with lines; a process given by --pid whose frames cannot be read is refused
+    Interpreter,
+    /// Trampolines, named by perf maps (python -X perf); a command is started with them
+    PerfMap,
 }
 
 /// `--view` as typed.

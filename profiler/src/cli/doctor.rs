@@ -14,9 +14,9 @@ use super::{
     text::{clip, visible},
 };
 use crate::{
-    doctor::{Check, Machine, Patient, State, verdict},
+    doctor::{Check, FrameFacts, Machine, Patient, State, verdict},
     model::Pid,
-    session::TargetSummary,
+    session::{PythonSource, TargetSummary},
     symbols::NameDiagnosis,
 };
 
@@ -74,6 +74,11 @@ fn name_check(patient: &Patient) -> Check {
         samples: 0,
         python: patient.python.clone(),
         cpu_time: Duration::ZERO,
+        source: match &patient.frames {
+            FrameFacts::Known(version) => PythonSource::Interpreter(*version),
+            FrameFacts::Refused(reason) => PythonSource::Refused(reason.clone()),
+            FrameFacts::NoPython | FrameFacts::NotYet(_) => PythonSource::NotYet,
+        },
         names: patient.diagnosis(),
     };
     let mut lines = names::advice(&target, &refusals, false).into_iter();

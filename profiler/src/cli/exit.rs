@@ -3,6 +3,7 @@
 use std::{io, process::ExitCode};
 
 use crate::{
+    activate::ActivateError,
     privilege::{FeatureError, Obstacle, PrivilegeError},
     process::{TargetError, launch::LaunchError},
     session::SessionError,
@@ -69,6 +70,9 @@ fn code_of(err: &anyhow::Error) -> u8 {
             return NOT_ALLOWED;
         }
         if matches!(cause.downcast_ref(), Some(TargetError::NotPermitted { .. })) {
+            return NOT_ALLOWED;
+        }
+        if cause.downcast_ref().is_some_and(ActivateError::is_refusal) {
             return NOT_ALLOWED;
         }
         match cause.downcast_ref() {

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     model::Pid,
     output::{self, Format, OutputError, OutputFile, OutputOptions, Owner},
-    profile::View,
+    profile::{Granularity, View},
     session::Recording,
 };
 
@@ -74,9 +74,15 @@ impl Prepared {
 
     /// Writes the recording to all of them. What one of them does not take any more goes to a place for such cases:
     /// what was recorded may not come again. Neither takes more rights than the calling thread has.
-    pub(crate) fn write(self, recording: &Recording, view: View) -> Stored {
+    pub(crate) fn write(
+        self,
+        recording: &Recording,
+        view: View,
+        granularity: Granularity,
+    ) -> Stored {
         let options = OutputOptions {
             view,
+            granularity,
             title: title(recording),
             subtitle: subtitle(recording),
             notes: notes(recording),

@@ -29,10 +29,10 @@ pub(crate) const ABOUT: &str = "Sampling profiler for live Python processes, bas
 pub(crate) const LONG_ABOUT: &str = "\
 Sampling profiler for live Python processes, based on eBPF.
 
-Shows where a running CPython 3.9 or later spends its CPU time, as a flame graph of Python functions and the native \
-code they call. The process is not stopped, not changed and need not be restarted, provided that it was started with \
-trampolines: by `record -- COMMAND`, from CPython 3.12 on with `python -X perf` or PYTHONPERFSUPPORT=1, or else with \
-`python -m pyprof_trampoline`. Processes without names for Python functions still give native stacks.
+Shows where a running CPython 3.8 to 3.15 spends its CPU time, as a flame graph of Python functions, with their lines, and \
+the native code they call. The process is not stopped, not changed and need not be restarted or prepared: the \
+interpreter's own frames are read. A build whose frames are not known is refused, and its functions come from its perf \
+map, if it has one (`python -X perf`); without, its native stacks are there.
 
 Needs Linux 5.8 or later on x86-64, and root or the capabilities that the error message lists.";
 
@@ -63,6 +63,31 @@ Examples:
   sudo pyprof-bpf doctor                              is everything here that recording needs?
   sudo pyprof-bpf doctor --pid 4242                   and will this process show its functions?
   pyprof-bpf doctor                                   what would have to be given to this user?";
+
+/// End of `activate -h`.
+pub(crate) const ACTIVATE_EXAMPLES: &str = "\
+Examples:
+  sudo pyprof-bpf activate --pid 4242                 perf trampolines on, in CPython 3.14 and later
+  sudo pyprof-bpf activate --pid 4242 --off           and off again";
+
+/// End of `activate --help`.
+pub(crate) const AFTER_ACTIVATE_HELP: &str = "\
+The process is asked to run a few lines of Python, out of a file in its own /tmp that it removes. Functions
+that are called from then on get trampolines; those that are running do when they are called again, and the
+main module never does. Calls take longer meanwhile, up to twice as long on CPython 3.12 and later, and
+recursion needs C stack: CPython 3.12 raises RecursionError some 750 calls deep. Some versions of CPython
+crash when trampolines are switched on a second time, which is refused.
+
+Exit status:
+  0    done, or it was so already
+  1    it was not done: the error says why
+  2    wrong usage
+  4    a privilege is missing
+
+Examples:
+  sudo pyprof-bpf activate --pid 4242                 perf trampolines on, in CPython 3.14 and later
+  sudo pyprof-bpf activate --pid 4242 --off           and off again
+  sudo pyprof-bpf activate --pid 4242 --unsafe-inject also in 3.9 to 3.13, at a risk for the process";
 
 /// Usage line of `record`.
 pub(crate) const RECORD_USAGE: &str = "\

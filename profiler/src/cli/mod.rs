@@ -3,6 +3,7 @@
 //! `args` is exactly what was typed, `settings` is that checked; below it nothing knows the command line. Each
 //! command has a file. `report` and `status` do all the talking about a recording; errors travel up to `main`.
 
+mod activate;
 mod args;
 mod completions;
 mod doctor;
@@ -35,7 +36,7 @@ use clap_complete::Shell;
 pub use exit::{exit_code, is_told, message};
 
 use self::{
-    args::{Cli, Command, DoctorArgs, RecordArgs},
+    args::{ActivateArgs, Cli, Command, DoctorArgs, RecordArgs},
     settings::{Settings, Typed},
 };
 use crate::process::launch;
@@ -62,6 +63,7 @@ fn run_command(words: Vec<OsString>) -> anyhow::Result<ExitCode> {
             record::run(&Settings::check(args, typed)?)?
         }
         Parsed::Doctor(args) => doctor::run(&args)?,
+        Parsed::Activate(args) => activate::run(&args)?,
         Parsed::Completions(shell) => completions::run(shell)?,
         Parsed::Man => man::run()?,
     };
@@ -80,6 +82,8 @@ pub(crate) enum Parsed {
     },
     /// What a recording would run into.
     Doctor(DoctorArgs),
+    /// Trampolines on or off.
+    Activate(ActivateArgs),
     /// A completion script.
     Completions(Shell),
     /// The manual page.
@@ -103,6 +107,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
                 .unwrap_or_default(),
         },
         Some(Command::Doctor(args)) => Parsed::Doctor(args),
+        Some(Command::Activate(args)) => Parsed::Activate(args),
         Some(Command::Completions { shell }) => Parsed::Completions(shell),
         Some(Command::Man) => Parsed::Man,
     })

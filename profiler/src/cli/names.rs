@@ -1,13 +1,19 @@
 //! Why Python functions have no names, and what to do about it: the line people need most.
 
 use super::text::{clip, columns, visible};
-use crate::{session::TargetSummary, symbols::NameDiagnosis};
+use crate::{
+    session::{PythonSource, TargetSummary},
+    symbols::NameDiagnosis,
+};
 
 /// Room for a command line in a sentence.
 const COMMAND_COLUMNS: usize = 60;
 
 /// The last CPython without trampolines of its own: those that it can be given have other commands.
 const LAST_WITHOUT_OWN: (u8, u8) = (3, 11);
+
+/// The first CPython whose frames are read.
+const FIRST_READ: (u8, u8) = (3, 8);
 
 /// What is to be said about the names of one target, in five lines at most; nothing where all is well. `refusals` is what
 /// was wrong with perf maps.
@@ -20,15 +26,33 @@ pub(crate) fn advice(target: &TargetSummary, refusals: &[String], follows: bool)
             short_command(target),
             if follows { "" } else { ". If it starts Python, -s records that too" }
         )],
-        NameDiagnosis::TooOld { version: (major, minor) } => vec![format!(
-            "no Python names: this is CPython {major}.{minor}, and only 3.9 and later can have them; native stacks are \
-             there"
+        NameDiagnosis::TooOld { .. } | NameDiagnosis::NotActivated
+            if target.source == PythonSource::NotYet => vec![
+            format!(
+                "no Python names: {} had no frames to be read while it was recorded; native stacks are there:",
+                interpreter(target)
+            ),
+            "  it was starting or ending, or its own samples are of threads without Python; record it longer".to_owned(),
+        ],
+        NameDiagnosis::TooOld { version } => vec![format!(
+            "no Python names: {}; native stacks are there{}",
+            obstacle(target),
+            if is_asked_for(target) && version >= FIRST_READ {
+                ". Omit --python-from, and its own frames are read"
+            } else {
+                ""
+            }
         )],
-        NameDiagnosis::NotActivated if let Some(python) = old_python(target) => without_own(&python),
+        NameDiagnosis::NotActivated if let Some(python) = old_python(target) => without_own(target, &python),
         NameDiagnosis::NotActivated => vec![
             format!(
-                "no Python names: {} was started without perf support; native stacks are there. Switch it on with",
-                interpreter(target)
+                "no Python names: {}; native stacks are there. {} with",
+                obstacle(target),
+                if is_asked_for(target) {
+                    "Omit --python-from or switch it on"
+                } else {
+                    "A perf map gives names: start it"
+                }
             ),
             "  `python -X perf`, PYTHONPERFSUPPORT=1 (which -I and -E ignore), or sys.activate_stack_trampoline(\"perf\") in it"
                 .to_owned(),
@@ -37,7 +61,7 @@ pub(crate) fn advice(target: &TargetSummary, refusals: &[String], follows: bool)
             "trampolines were switched on late: functions that were running then are not in the picture until they are"
                 .to_owned(),
             format!(
-                "  called again (the main module, at least); `{}` switches them on from the start",
+                "  called again; `{}` switches them on from the start",
                 command_with_names(target)
             ),
         ],
@@ -65,14 +89,19 @@ pub(crate) fn advice(target: &TargetSummary, refusals: &[String], follows: bool)
 }
 
 /// What to do for a CPython that can be given trampolines.
-fn without_own(python: &str) -> Vec<String> {
-    let version = python.trim_start_matches("python");
+fn without_own(target: &TargetSummary, python: &str) -> Vec<String> {
     vec![
         format!(
-            "no Python names: CPython {version} has no trampolines of its own; native stacks are there. Give it some with"
+            "no Python names: {}; native stacks are there. {}ive it some with",
+            obstacle(target),
+            if is_asked_for(target) {
+                "Omit --python-from or g"
+            } else {
+                "G"
+            }
         ),
         format!(
-            "  `pyprof-bpf record -- {python} app.py`, without Python's options -I, -E and -S and with its environment;"
+            "  `pyprof-bpf record --python-from perf-map -- {python} app.py`, without Python's -I, -E and -S;"
         ),
         format!(
             "  or `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by `{python} -m pip`;"
@@ -81,10 +110,26 @@ fn without_own(python: &str) -> Vec<String> {
     ]
 }
 
+/// Perf maps were asked for: the interpreter's own frames may well be there to be read.
+fn is_asked_for(target: &TargetSummary) -> bool {
+    target.source == PythonSource::PerfMap
+}
+
+/// Why the interpreter's own frames are not read.
+fn obstacle(target: &TargetSummary) -> String {
+    match &target.source {
+        PythonSource::Refused(reason) => visible(reason),
+        _ if old_python(target).is_some() => {
+            format!("{} has no trampolines of its own", interpreter(target))
+        }
+        _ => format!("{} was started without perf support", interpreter(target)),
+    }
+}
+
 /// The command that starts such a program with names.
 fn command_with_names(target: &TargetSummary) -> String {
     match old_python(target) {
-        Some(python) => format!("pyprof-bpf record -- {python} app.py"),
+        Some(python) => format!("pyprof-bpf record --python-from perf-map -- {python} app.py"),
         None => "python -X perf".to_owned(),
     }
 }
@@ -159,6 +204,7 @@ mod tests {
                 jitdump: false,
             },
             cpu_time: Duration::ZERO,
+            source: PythonSource::PerfMap,
             names: NameDiagnosis::Named,
         })
     }

@@ -23,9 +23,9 @@ use crate::{
     privilege::{self, Facts, Wish, Work},
     process::{
         Cgroup, Container, Selector,
-        launch::{Launched, TrampolineFolder, sudo_caller},
+        launch::{Launched, TrampolineFolder, Trampolines, sudo_caller},
     },
-    session::{self, Progress, RecordSettings, Recording, StopReason},
+    session::{self, Progress, PythonFrom, RecordSettings, Recording, StopReason},
 };
 
 /// What is set up while this process has all of its rights.
@@ -100,11 +100,21 @@ fn set_up(settings: &Settings) -> anyhow::Result<Job> {
         Target::Cgroup(path) => Selector::Cgroup(Cgroup::new(path)?),
         Target::Container(id) => Selector::Container(Container::new(id)?),
         Target::Command(command) => {
-            let trampolines = TrampolineFolder::for_command(command).unwrap_or_else(|none| {
-                tracing::warn!("{none}");
-                None
+            let wants_trampolines =
+                settings.cross_check || settings.python_from == PythonFrom::PerfMap;
+            let trampolines = wants_trampolines.then(|| {
+                TrampolineFolder::for_command(command).unwrap_or_else(|none| {
+                    tracing::warn!("{none}");
+                    None
+                })
             });
-            let launched = Launched::spawn(command, trampolines.as_ref())?;
+            let trampolines = trampolines.flatten();
+            let with = match &trampolines {
+                Some(folder) => Trampolines::Given(folder),
+                None if wants_trampolines => Trampolines::Own,
+                None => Trampolines::Off,
+            };
+            let launched = Launched::spawn(command, with)?;
             let outputs = prepared(settings, Some(launched.pid()))?;
             return Ok(Job::Command {
                 launched,
@@ -311,6 +321,9 @@ async fn sample(
         duration: settings.duration,
         kernel_stacks: settings.kernel_stacks,
         threads: settings.threads,
+        python_from: settings.python_from,
+        cross_check: settings.cross_check,
+        granularity: settings.granularity,
         bpf_stats: settings.bpf_stats,
         ring_bytes: settings.ring_bytes,
     };
@@ -333,11 +346,11 @@ async fn finish(
         return Ok(exit::NOTHING_TO_DRAW);
     }
     recording.profile.merge_processes = settings.merge_processes;
-    let view = settings.view;
+    let (view, granularity) = (settings.view, settings.granularity);
     // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
     let (recording, stored) = tokio::task::spawn_blocking(move || {
         outputs.run(move |prepared| {
-            let stored = prepared.write(&recording, view);
+            let stored = prepared.write(&recording, view, granularity);
             (recording, stored)
         })
     })

@@ -17,9 +17,10 @@ use crate::{
     output::Format,
     profile::{EndClass, Quality},
     session::{
-        BpfStats, Recording, Remark, SampledEvent, StopReason, Summary, TargetSummary, Throttling,
+        BpfStats, PythonSource, Recording, Remark, SampledEvent, StopReason, Summary,
+        TargetSummary, Throttling,
     },
-    symbols::NameDiagnosis,
+    symbols::{CrossCheck, NameDiagnosis},
 };
 
 /// Processes that are named in the report.
@@ -65,6 +66,7 @@ pub(crate) fn bpf_line(bpf: &BpfStats) -> String {
         runs,
         run_time_ns,
         frames,
+        python_frames,
         samples,
         stack_copies,
         verified_instructions,
@@ -73,8 +75,8 @@ pub(crate) fn bpf_line(bpf: &BpfStats) -> String {
     let verified = verified_instructions.unwrap_or(0);
     let first_sample_ns = first_sample.map_or(0, |ktime| ktime.0);
     format!(
-        "bpf: runs={runs} run_time_ns={run_time_ns} frames={frames} samples={samples} \
-         stack_copies={stack_copies} first_sample_ns={first_sample_ns} \
+        "bpf: runs={runs} run_time_ns={run_time_ns} frames={frames} python_frames={python_frames} \
+         samples={samples} stack_copies={stack_copies} first_sample_ns={first_sample_ns} \
          verified_instructions={verified}"
     )
 }
@@ -136,7 +138,8 @@ pub(crate) fn notes(recording: &Recording) -> Vec<String> {
     lines.extend(stacks(quality));
     lines.extend(lost(quality));
     lines.extend(summary.throttling.as_ref().map(throttled));
-    lines.extend(python_share(quality));
+    lines.extend(python_share(summary, quality));
+    lines.extend(summary.cross_check.iter().flat_map(cross_check));
     lines.extend(name_advice(summary));
     lines.extend(summary.remarks.iter().map(remark));
     lines
@@ -228,6 +231,9 @@ const fn why_cut(end: EndClass) -> &'static str {
         EndClass::DepthLimit => "with more frames than a sample can hold",
         EndClass::Unsupported => "where unwinding needs a register that is not known",
         EndClass::NoUserRegisters => "without user registers",
+        EndClass::NativePart => "in native code only: their Python frames are whole",
+        EndClass::PythonPart => "in the interpreter's frames, which could not be read",
+        EndClass::NoFit => "in native code that did not fit the Python frames",
     }
 }
 
@@ -351,17 +357,110 @@ fn remark(remark: &Remark) -> String {
     }
 }
 
-fn python_share(quality: &Quality) -> Option<String> {
+fn python_share(summary: &Summary, quality: &Quality) -> Option<String> {
     let frames = quality.python_named + quality.python_unnamed;
-    if quality.python_named == 0 {
+    if quality.python_named == 0 && quality.freed + quality.unread == 0 {
         // The advice says it all.
         return None;
     }
-    Some(format!(
+    let mut line = format!(
         "Python code in {} of the samples; {} of the Python frames seen have names",
         percent(quality.with_python, quality.samples),
         percent(quality.python_named, frames)
-    ))
+    );
+    if let Some(source) = source(summary) {
+        let _ = write!(line, ", {source}");
+    }
+    if quality.freed > 0 {
+        // Writing to a `String` cannot fail.
+        let _ = write!(
+            line,
+            "; {} were freed before they were read",
+            percent(quality.freed, frames)
+        );
+    }
+    if quality.unread > 0 {
+        let _ = write!(
+            line,
+            "; {} could not be read before the process ended: this machine was too busy",
+            percent(quality.unread, frames)
+        );
+    }
+    Some(line)
+}
+
+/// Where the names come from, by the targets that have some.
+fn source(summary: &Summary) -> Option<String> {
+    let named = summary
+        .targets
+        .iter()
+        .filter(|target| target.samples > 0 && target.names == NameDiagnosis::Named);
+    let not_yet = "its interpreter had no frames when it was looked at".to_owned();
+    let mut versions = BTreeSet::new();
+    let (mut from_maps, mut reason) = (0, None);
+    for target in named {
+        match &target.source {
+            PythonSource::Interpreter(version) => _ = versions.insert(version >> 16),
+            PythonSource::Refused(why) => {
+                from_maps += 1;
+                reason = Some(why);
+            }
+            PythonSource::PerfMap => from_maps += 1,
+            PythonSource::NotYet => {
+                from_maps += 1;
+                reason = reason.or(Some(&not_yet));
+            }
+        }
+    }
+    let versions: Vec<String> = versions
+        .iter()
+        .map(|version| format!("{}.{}", version >> 8, version & 0xff))
+        .collect();
+    let versions = versions.join(" and ");
+    let why = reason.map(|why| format!(" ({})", visible(why)));
+    Some(match (versions.is_empty(), from_maps) {
+        (true, 0) => return None,
+        (true, _) => format!("from perf maps{}", why.unwrap_or_default()),
+        (false, 0) => format!("read from CPython {versions}'s own frames"),
+        (false, maps) => format!(
+            "read from CPython {versions}'s own frames, and of {} from perf maps",
+            counted_processes(maps)
+        ),
+    })
+}
+
+/// How both ways to Python functions compared.
+fn cross_check(check: &CrossCheck) -> Vec<String> {
+    let CrossCheck {
+        compared,
+        agreed,
+        at_a_call,
+        nameless,
+        ref disagreements,
+    } = *check;
+    if compared == 0 {
+        return vec![
+            "cross-check: no sample has both interpreter frames and trampolines; start the target with python -X perf"
+                .to_owned(),
+        ];
+    }
+    let mut lines = vec![format!(
+        "cross-check: interpreter frames and perf maps agree in {} of {} that have both; {} more at a call or return{}",
+        percent(agreed, compared),
+        counted(compared, "sample"),
+        percent(at_a_call, compared),
+        if nameless > 0 {
+            format!("; in {} a name is missing", percent(nameless, compared))
+        } else {
+            String::new()
+        }
+    )];
+    lines.extend(
+        disagreements
+            .iter()
+            .map(|text| format!("  {}", visible(text))),
+    );
+    lines
 }
 
 /// The advice for the first target that needs some, and for how many others it holds. That a program is no Python is no

@@ -25,6 +25,7 @@ fn target(names: NameDiagnosis) -> TargetSummary {
             jitdump: false,
         },
         cpu_time: Duration::from_millis(29_800),
+        source: PythonSource::PerfMap,
         names,
     }
 }
@@ -45,6 +46,7 @@ fn recording(quality: Quality) -> Recording {
             refusals: vec![],
             remarks: vec![],
             longest_turn: Duration::ZERO,
+            cross_check: None,
             longest_turn_cpu: Duration::ZERO,
             bpf: None,
         },
@@ -90,9 +92,81 @@ fn a_good_recording_needs_few_words() {
             "wrote app.svg (open it in a browser)",
             "2,970 samples at 99 Hz (cycles) of pid 4242 (python app.py) in 30.0 s; CPU used: 29.80 s",
             "100 % of the stacks are complete",
-            "Python code in 100 % of the samples; 100 % of the Python frames seen have names",
+            "Python code in 100 % of the samples; 100 % of the Python frames seen have names, from perf maps",
         ]
     );
+}
+
+#[test]
+fn where_names_come_from_is_told() {
+    use PythonSource::{Interpreter, PerfMap, Refused};
+    let refused = || Refused("it is a debug build".to_owned());
+    for (sources, told) in [
+        (
+            vec![Interpreter(0x030d_00f0)],
+            "read from CPython 3.13's own frames",
+        ),
+        (
+            vec![
+                Interpreter(0x030d_00f0),
+                Interpreter(0x0308_0000),
+                Interpreter(0x030d_05f0),
+            ],
+            "read from CPython 3.8 and 3.13's own frames",
+        ),
+        (
+            vec![Interpreter(0x030d_00f0), refused()],
+            "read from CPython 3.13's own frames, and of 1 process from perf maps",
+        ),
+        (vec![refused()], "from perf maps (it is a debug build)"),
+        (vec![PerfMap], "from perf maps"),
+    ] {
+        let mut recording = recording(good());
+        recording.summary.targets = sources
+            .into_iter()
+            .map(|source| TargetSummary {
+                source,
+                ..target(NameDiagnosis::Named)
+            })
+            .collect();
+        let lines = report_lines(&recording, &svg());
+        let told = format!("100 % of the Python frames seen have names, {told}");
+        assert!(lines[3].ends_with(&told), "{lines:#?}");
+    }
+}
+
+#[test]
+fn both_ways_to_python_functions_are_compared() {
+    let mut recording = recording(good());
+    recording.summary.cross_check = Some(CrossCheck {
+        compared: 2_000,
+        agreed: 1_990,
+        at_a_call: 8,
+        nameless: 1,
+        disagreements: vec!["after 1 equal frames (a): interpreter b; perf map c\x1b".to_owned()],
+    });
+    let text = report_lines(&recording, &svg()).join("\n");
+    let told = "agree in 99.5 % of 2,000 samples that have both; 0.4 % more at a call or return; in 0.1 % a name is missing";
+    assert!(
+        text.contains(told) && text.contains("interpreter b; perf map c"),
+        "{text}"
+    );
+    assert!(!text.contains('\x1b'), "{text}");
+    recording.summary.cross_check = Some(CrossCheck::default());
+    let text = report_lines(&recording, &svg()).join("\n");
+    assert!(
+        text.contains("no sample has both") && text.contains("-X perf"),
+        "{text}"
+    );
+}
+
+#[test]
+fn functions_that_were_freed_are_told_of() {
+    let mut quality = good();
+    (quality.python_unnamed, quality.freed) = (1_000, 1_000);
+    let lines = report_lines(&recording(quality), &svg());
+    let told = "90.0 % of the Python frames seen have names, from perf maps; 10.0 % were freed before they were read";
+    assert!(lines[3].ends_with(told), "{lines:#?}");
 }
 
 #[test]
@@ -138,7 +212,7 @@ fn missing_names_are_explained_case_by_case() {
             NameDiagnosis::NotPython,
             &["not a CPython", "native stacks"][..],
         ),
-        (too_old, &["CPython 3.8", "3.9", "native stacks"]),
+        (too_old, &["native stacks", "Omit --python-from"]),
         (
             NameDiagnosis::NotActivated,
             &[
@@ -184,7 +258,7 @@ fn cpython_before_3_12_gets_the_commands_that_help_there() {
             NameDiagnosis::NotActivated,
             &[
                 "CPython 3.11 has no trampolines of its own",
-                "`pyprof-bpf record -- python3.11 app.py`",
+                "`pyprof-bpf record --python-from perf-map -- python3.11 app.py`",
                 "`python3.11 -m pyprof_trampoline app.py`",
                 "installed by `python3.11 -m pip`",
                 "`import pyprof_trampoline; pyprof_trampoline.activate()`",
@@ -195,7 +269,7 @@ fn cpython_before_3_12_gets_the_commands_that_help_there() {
             NameDiagnosis::ActivatedLate,
             &[
                 "switched on late",
-                "`pyprof-bpf record -- python3.11 app.py`",
+                "`pyprof-bpf record --python-from perf-map -- python3.11 app.py`",
             ],
         ),
     ] {

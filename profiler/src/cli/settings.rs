@@ -11,7 +11,7 @@ use std::{
 use clap::{ArgMatches, error::ErrorKind, parser::ValueSource};
 
 use super::{
-    args::{FormatArg, RecordArgs, ViewArg},
+    args::{FormatArg, PythonFromArg, RecordArgs, ViewArg},
     duration::parse_duration,
     stamp::utc_stamp,
     text::visible,
@@ -20,7 +20,8 @@ use crate::{
     model::{Hz, Pid},
     output::Format,
     process::Container,
-    profile::View,
+    profile::{Granularity, View},
+    session::PythonFrom,
 };
 
 /// A recording, checked.
@@ -39,7 +40,10 @@ pub(crate) struct Settings {
     pub(crate) threads: bool,
     pub(crate) outputs: Outputs,
     pub(crate) view: View,
+    pub(crate) granularity: Granularity,
     pub(crate) quiet: bool,
+    pub(crate) python_from: PythonFrom,
+    pub(crate) cross_check: bool,
     pub(crate) bpf_stats: bool,
     pub(crate) ring_bytes: Option<u32>,
 }
@@ -141,8 +145,11 @@ impl Settings {
             format,
             view,
             native,
+            lines,
             quiet,
             verbose: _, // read when logging is set up
+            python_from,
+            cross_check,
             bpf_stats,
             ring_bytes,
         } = args;
@@ -170,7 +177,14 @@ impl Settings {
             threads,
             outputs: outputs(output, format)?,
             view: checked_view(view, native, typed)?,
+            granularity: if lines {
+                Granularity::Lines
+            } else {
+                Granularity::Functions
+            },
             quiet,
+            python_from: checked_python_from(python_from, cross_check)?,
+            cross_check,
             bpf_stats,
             ring_bytes,
         })
@@ -278,6 +292,20 @@ fn checked_duration(text: &str) -> Result<Duration, clap::Error> {
             ErrorKind::ValueValidation,
             format!("invalid value {text:?} for --duration: {reason}"),
         )
+    })
+}
+
+fn checked_python_from(from: PythonFromArg, cross_check: bool) -> Result<PythonFrom, clap::Error> {
+    Ok(match from {
+        PythonFromArg::Auto => PythonFrom::Auto,
+        PythonFromArg::Interpreter => PythonFrom::Interpreter,
+        PythonFromArg::PerfMap if cross_check => {
+            return Err(usage(
+                ErrorKind::ArgumentConflict,
+                "--cross-check compares both ways: give it without --python-from perf-map",
+            ));
+        }
+        PythonFromArg::PerfMap => PythonFrom::PerfMap,
     })
 }
 

@@ -29,6 +29,7 @@ fn a_pid_is_enough() {
     assert_eq!(short.frequency, Hz(99));
     assert_eq!(short.duration, None);
     assert_eq!(short.view, View::Python);
+    assert_eq!(short.granularity, Granularity::Functions);
     assert_eq!(short.outputs, Outputs::New(Format::Svg));
 }
 
@@ -158,6 +159,18 @@ fn native_means_the_mixed_view() {
         settings(&["-p", "1", "-n", "--view", "native"]).unwrap_err(),
         ErrorKind::ArgumentConflict
     );
+}
+
+#[test]
+fn lines_are_for_every_view() {
+    for words in [
+        &["-p", "1", "--lines"][..],
+        &["-p", "1", "--lines", "-n"],
+        &["--lines", "--view", "native", "--", "true"],
+    ] {
+        let granularity = settings(words).unwrap().granularity;
+        assert_eq!(granularity, Granularity::Lines, "{words:?}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ mod rights;
 mod target;
 
 pub use machine::{Limits, Machine, Tried};
-pub use target::{MapFacts, Patient, Space};
+pub use target::{FrameFacts, MapFacts, Patient, Space};
 
 /// How something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,19 +1,24 @@
 //! A process: can it be recorded, and will its Python functions have names?
 
-use std::{fs, os::unix::fs::MetadataExt as _};
+use std::{fs, os::unix::fs::MetadataExt as _, thread, time::Duration};
 
 use super::Check;
 use crate::{
     model::Pid,
     process::{
-        Mapping, MappingKind, PythonInfo, Target, TargetError, file_name, inspect, open_mapped,
-        perf_map_handle, read_executable_mappings, takes_map_files,
+        Mapping, MappingKind, PythonInfo, Target, TargetError, file_name, inspect,
+        interpreter::{Examined, Memory, examine},
+        open_mapped, perf_map_handle, read_executable_mappings, takes_map_files,
     },
     symbols::{
         MapState, NameDiagnosis, NameFacts, diagnose,
         perf_map::{PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapState, Refusal},
     },
 };
+
+/// An interpreter without a frame is looked at so often, so long apart.
+const LOOKS: u32 = 5;
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A process that was asked about, and may be looked into.
 #[derive(Debug)]
@@ -28,12 +33,51 @@ pub struct Patient {
     pub command: String,
     /// What Python it runs.
     pub python: PythonInfo,
+    /// Whether the frames of that can be read.
+    pub frames: FrameFacts,
     /// Its perf map.
     pub map: MapFacts,
     /// Kinds of namespaces in which it is apart from us.
     pub apart: Vec<Space>,
     /// Names of its files that are out of our reach.
     pub out_of_reach: Vec<String>,
+}
+
+/// Whether the interpreter's own frames can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrameFacts {
+    /// There is no CPython.
+    NoPython,
+    /// They can: the interpreter has this `PY_VERSION_HEX`.
+    Known(u32),
+    /// There were none that could be looked at, and why.
+    NotYet(String),
+    /// They cannot, and why.
+    Refused(String),
+}
+
+impl FrameFacts {
+    fn read(pid: Pid, mappings: &[Mapping], python: &PythonInfo) -> Self {
+        if python.version.is_none() {
+            return Self::NoPython;
+        }
+        let memory = match Memory::open(pid) {
+            Ok(memory) => memory,
+            Err(error) => return Self::Refused(format!("its memory cannot be read: {error}")),
+        };
+        let mut facts = Self::NoPython;
+        // A program that runs may be met at a moment in which it has no frame.
+        for _ in 0..LOOKS {
+            match examine(pid, &memory, mappings, python) {
+                Examined::Known(interpreter) => return Self::Known(interpreter.version),
+                Examined::NoPython => return Self::NoPython,
+                Examined::Refused(reason) => return Self::Refused(reason.to_string()),
+                Examined::NotYet(reason) => facts = Self::NotYet(reason.to_string()),
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        facts
+    }
 }
 
 /// A perf map as it is now.
@@ -89,12 +133,14 @@ impl Patient {
             .map(|parsed| parsed.mappings)
             .unwrap_or_default();
         let spaces = Space::ALL.iter();
+        let python = inspect(&target, &mappings);
         Ok(Self {
             pid,
             ns_pid: target.ns_pid,
             uid: target.uid,
             command: target.command(),
-            python: inspect(&target, &mappings),
+            frames: FrameFacts::read(pid, &mappings, &python),
+            python,
             map: MapFacts::read(&target),
             apart: spaces
                 .filter(|(_, file)| Space::is_apart(file, pid))
@@ -110,6 +156,7 @@ impl Patient {
             Check::ok("process", format!("{}, of user {}", self.command, self.uid)),
             self.namespaces(),
             self.interpreter(),
+            self.frames(),
             self.trampolines(),
             self.perf_map(),
             self.files(),
@@ -121,6 +168,7 @@ impl Patient {
         // The map of an earlier process with this pid names nothing.
         let is_its_own = self.map.is_open || self.python.trampolines_asked;
         diagnose(&NameFacts {
+            frames_are_read: self.has_frames(),
             python: &self.python,
             map: self.map.state,
             map_is_open: self.map.is_open,
@@ -176,6 +224,35 @@ impl Patient {
         Check::ok(NAME, format!("CPython {major}.{minor}, {kind}: {file}"))
     }
 
+    /// Its functions have names, whatever its perf map is like.
+    fn has_frames(&self) -> bool {
+        matches!(self.frames, FrameFacts::Known(_))
+    }
+
+    fn frames(&self) -> Check {
+        const NAME: &str = "Python frames";
+        match &self.frames {
+            FrameFacts::NoPython => Check::ok(NAME, "no Python that could have them"),
+            FrameFacts::Known(version) => {
+                let [_, patch, minor, major] = version.to_le_bytes();
+                let version = match patch {
+                    0 => format!("{major}.{minor}"),
+                    patch => format!("{major}.{minor}.{patch}"),
+                };
+                Check::ok(
+                    NAME,
+                    format!("read from the interpreter, CPython {version}, with lines"),
+                )
+            }
+            FrameFacts::NotYet(reason) => Check::limited(
+                NAME,
+                format!("none to be read at this moment: {reason}"),
+                "a recording looks again and again",
+            ),
+            FrameFacts::Refused(reason) => Check::limited(NAME, reason.clone(), "see names"),
+        }
+    }
+
     /// The names' check has the next step.
     fn trampolines(&self) -> Check {
         const NAME: &str = "trampolines";
@@ -190,6 +267,7 @@ impl Patient {
                 NAME,
                 "asked for at its start (-X perf or PYTHONPERFSUPPORT)",
             ),
+            (false, false) if self.has_frames() => Check::ok(NAME, "off, and not needed"),
             (false, false) => Check::limited(NAME, "off", "see names"),
         }
     }
@@ -210,6 +288,9 @@ impl Patient {
                 format!("{entries} entries, read from the process: {path} is deleted"),
             ),
             MapState::Ok => Check::ok(NAME, format!("{entries} entries: {path}")),
+            MapState::Missing if self.has_frames() => {
+                Check::ok(NAME, format!("none, and not needed: {path}"))
+            }
             MapState::Missing => Check::limited(NAME, format!("there is no {path}"), "see names"),
             MapState::Refused | MapState::Unreadable => Check::limited(
                 NAME,

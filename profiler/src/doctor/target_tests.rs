@@ -16,6 +16,7 @@ fn well() -> Patient {
             trampolines_asked: true,
             jitdump: false,
         },
+        frames: FrameFacts::Refused("it is another build".to_owned()),
         map: MapFacts {
             path: "/proc/4242/root/tmp/perf-4242.map".to_owned(),
             state: MapState::Ok,
@@ -31,10 +32,55 @@ fn well() -> Patient {
 
 #[test]
 fn a_process_in_good_health_lacks_nothing() {
-    for check in well().checks() {
+    let mut patient = well();
+    patient.frames = FrameFacts::Known(0x030c_01f0);
+    for check in patient.checks() {
         assert_eq!(check.state, State::Ok, "{check:?}");
     }
-    assert_eq!(well().diagnosis(), NameDiagnosis::Named);
+    assert_eq!(patient.diagnosis(), NameDiagnosis::Named);
+    // Nor does one without trampolines, whose frames are read.
+    patient.map.is_open = false;
+    patient.map.state = MapState::Missing;
+    patient.python.trampolines_asked = false;
+    for check in patient.checks() {
+        assert_eq!(check.state, State::Ok, "{check:?}");
+    }
+    assert_eq!(patient.diagnosis(), NameDiagnosis::Named);
+}
+
+#[test]
+fn frames_of_the_interpreter_are_judged_by_what_is_known_of_it() {
+    use State::{Limited, Ok};
+    for (frames, state, word) in [
+        (
+            FrameFacts::Known(0x030c_01f0),
+            Ok,
+            "CPython 3.12.1, with lines",
+        ),
+        (
+            FrameFacts::Known(0x030a_0000),
+            Ok,
+            "CPython 3.10, with lines",
+        ),
+        (FrameFacts::NoPython, Ok, "no Python"),
+        (
+            FrameFacts::Refused("another build".to_owned()),
+            Limited,
+            "another build",
+        ),
+        (
+            FrameFacts::NotYet("no thread runs".to_owned()),
+            Limited,
+            "no thread runs",
+        ),
+    ] {
+        let patient = Patient { frames, ..well() };
+        let checks = patient.checks();
+        let check = checks.iter().find(|check| check.name == "Python frames");
+        let check = check.unwrap();
+        assert_eq!(check.state, state, "{check:?}");
+        assert!(check.finding.contains(word), "no {word:?} in {check:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! in `fuzz/corpus/`, on the stable compiler and without a fuzzer. Not part of the program: compiled for tests and with
 //! the feature `fuzzing`.
 
+mod code_objects;
 mod elf;
 mod input;
 mod output;
@@ -15,6 +16,7 @@ mod symbols;
 #[cfg(test)]
 mod tests;
 
+pub use code_objects::code_objects;
 pub use elf::elf;
 pub use output::output;
 pub use perf_map::perf_map;

@@ -1,7 +1,7 @@
 //! Profiles whose names are anything at all, and what is written of them.
 //!
 //! Input: two bytes of switches, then stacks: the number of frames, the count, how the stack ended, and the frames: a byte
-//! of switches and up to three texts behind their lengths.
+//! of switches, up to three texts behind their lengths, and two lines of a byte each.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
         ResolvedStack, StackEnd, ThreadName, Tid,
     },
     output::{Format, OutputOptions, write},
-    profile::{Aggregator, ProcessName, Profile, View},
+    profile::{Aggregator, Granularity, ProcessName, Profile, View},
 };
 
 /// Stacks of one input.
@@ -25,6 +25,11 @@ pub fn output(data: &[u8]) {
     let switches = input.number();
     let options = OutputOptions {
         view: [View::Mixed, View::Python, View::Native][switches % 3],
+        granularity: if switches & 32 == 0 {
+            Granularity::Functions
+        } else {
+            Granularity::Lines
+        },
         title: text(&mut input),
         subtitle: text(&mut input),
         notes: vec![text(&mut input)],
@@ -103,14 +108,16 @@ fn frame(input: &mut Input<'_>) -> Frame {
         FrameKind::Kernel,
         FrameKind::Jit,
     ][usize::from(switches % 5)];
+    let has_lines = switches & 128 != 0;
     let optional = |is_there: bool, input: &mut Input<'_>| is_there.then(|| text(input).into());
     Frame {
         kind,
         name: text(input).into(),
         file: optional(switches & 16 != 0, input),
-        line: None,
         module: optional(switches & 32 != 0, input),
         miss: (switches & 64 != 0).then_some(ResolveMiss::NoSymbol),
+        first_line: has_lines.then(|| u32::from(input.byte())),
+        line: has_lines.then(|| u32::from(input.byte())),
     }
 }
 

@@ -4,14 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use profiler_common::unwind_row::UnwindRule;
+use profiler_common::{python::FRAME_WORDS, sample::native, unwind_row::UnwindRule};
 
 use super::input::Input;
 use crate::{
     kernel::{RingRecord, parse_record},
     model::{
         CodeAddress, Frame, FrameKind, ImageId, Location, LocationId, LocationTable, ResolvedStack,
-        UnwoundStack,
+        UnwoundStack, UserFrame,
     },
     output::{Format, OutputOptions, write},
     profile::{Aggregator, Limits, View},
@@ -39,14 +39,20 @@ pub fn sample(data: &[u8]) {
         };
         let image = ImageId::default();
         accepted += 1;
-        merge(&sample, image, &mut unwound);
-        if let Some(walk) = UnfinishedWalk::of(&sample, image) {
-            let before = unwound.user.len();
+        let has_greenlets = sample.guessed;
+        merge(&sample, image, has_greenlets, &mut unwound);
+        let python_frames = sample.python.len() / FRAME_WORDS;
+        assert!(unwound.user.len() <= sample.native.len() + python_frames);
+        if let Some(walk) = UnfinishedWalk::of(&sample, image, has_greenlets) {
+            let mut words = sample.native.to_vec();
             let look_up = |at: CodeAddress| rule_at(at, sample.native);
             let copy = sample.unfinished.expect("it is such a sample");
-            unwound.end = finish(&copy, &mut unwound.user, look_up, trampoline_rule);
-            assert!(unwound.user.len() <= FRAMES_MAX.max(before));
-            drop(walk);
+            let end = finish(&copy, &mut words, look_up, trampoline_rule);
+            let is_frame = |word: &&u64| *word & native::CFA == 0;
+            let before = sample.native.iter().filter(is_frame).count();
+            assert!(words.iter().filter(is_frame).count() <= FRAMES_MAX.max(before));
+            unwound = walk.into_stack();
+            unwound.end = end;
         }
         resolve(&unwound, &mut locations, &mut resolved);
         aggregator.add(&resolved);
@@ -95,7 +101,7 @@ fn rule_at(at: CodeAddress, words: &[u64]) -> RuleLookup {
             saved: [low % 8, high, more, 0, 255],
             cfa_off: i32::from_le_bytes([low, high, 0, 0]),
             bp_off: i16::from(more.cast_signed()),
-            reserved: 0,
+            flags: u16::from(low) & 3,
         }),
     }
 }
@@ -113,9 +119,13 @@ fn resolve(
     resolved.guessed = stack.guessed;
     resolved.end = stack.end;
     resolved.locations.clear();
-    for address in stack.kernel.iter().chain(&stack.user) {
+    let user = stack.user.iter().map(|frame| match frame {
+        UserFrame::Native(address) => address.lookup().0,
+        UserFrame::Python(frame) => frame.code.0,
+    });
+    for address in stack.kernel.iter().map(|at| at.lookup().0).chain(user) {
         let next = LocationId(locations.len() as u32);
-        let id = *locations.entry(address.lookup().0).or_insert(next);
+        let id = *locations.entry(address).or_insert(next);
         resolved.locations.push(id);
     }
 }
@@ -129,6 +139,7 @@ fn table(locations: &BTreeMap<u64, LocationId>) -> LocationTable {
             name: format!("{address:#x}").into(),
             file: None,
             line: None,
+            first_line: None,
             module: None,
             miss: None,
         });

@@ -29,6 +29,11 @@ fn entries_that_overlap_or_name_themselves_are_counted() {
 }
 
 #[test]
+fn corpus_of_code_objects() {
+    run("code_objects", super::code_objects);
+}
+
+#[test]
 fn corpus_of_elf_files() {
     run("elf", super::elf);
 }
