@@ -37,17 +37,24 @@ def chunk():
     return total
 
 
+def calls():
+    """About as long, of nothing but calls."""
+    return fib(25)
+
+
 def main():
     parser = common.arguments(__doc__)
     parser.add_argument("--chunks", type=int, default=500)
+    parser.add_argument("--calls", action="store_true", help="nothing but calls")
     options = parser.parse_args()
-    chunk()
+    work = calls if options.calls else chunk
+    work()
     common.ready()
     for _ in sys.stdin:
         spent = []
         for _ in range(options.chunks):
             before = time.thread_time()
-            chunk()
+            work()
             spent.append(time.thread_time() - before)
         print(json.dumps(spent), flush=True)
 

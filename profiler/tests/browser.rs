@@ -108,6 +108,7 @@ fn frame(text: &str) -> Frame {
         name: name.into(),
         file: file.map(Into::into),
         line: None,
+        first_line: None,
         module: place.map(Into::into),
         miss: text.starts_with('u').then_some(ResolveMiss::NoSymbol),
     }

@@ -58,6 +58,7 @@ fn help_goes_to_standard_output() {
             "--format",
             "--view",
             "--native",
+            "--lines",
             "--kernel",
             "--threads",
             "Examples:",
@@ -113,6 +114,11 @@ fn wrong_usage_exits_with_2_and_says_why() {
         (&["--container", "ab"], "too short"),
         (&["--all-python", "--", "true"], "exclude each other"),
         (&["--bogus"], "--bogus"),
+        (&["activate"], "--pid"),
+        (
+            &["activate", "--pid", "1", "--timeout", "5x"],
+            "unknown unit",
+        ),
     ] {
         let output = run(words);
         let text = stderr(&output);
@@ -167,6 +173,37 @@ fn what_is_typed_wins_over_the_environment() {
 }
 
 /// Whoever asks: it needs no rights.
+/// It is for others, and a risk only where that is typed.
+#[test]
+fn switching_trampolines_on_is_explained() {
+    for words in [&["activate", "-h"][..], &["activate", "--help"]] {
+        let text = stdout(&run(words));
+        for word in [
+            "--pid",
+            "--off",
+            "--unsafe-inject",
+            "may crash the process",
+            "--timeout",
+        ] {
+            assert!(text.contains(word), "{words:?}: no {word}");
+        }
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(100), "{words:?}: {widest:?} columns");
+    }
+    let text = stdout(&run(&["activate", "--help"]));
+    for word in [
+        "Recording does not need this",
+        "PEP 768",
+        "ptrace",
+        "Exit status:",
+    ] {
+        assert!(text.contains(word), "no {word}");
+    }
+    let output = run(&["activate", "--pid", "4194304"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no process 4194304"));
+}
+
 #[test]
 fn the_doctor_says_what_is_here_in_lines_of_one_form() {
     let output = run(&["doctor"]);

@@ -7,12 +7,9 @@
 //! Interpreters come from `PYPROF_TEST_PYTHONS` (a list like PATH) and, for CPython 3.9 to 3.11, which get their
 //! trampolines from `profiler-trampoline`, from `PYPROF_TEST_OLD_PYTHONS`; else from pyenv and PATH.
 
-#![expect(clippy::print_stdout, reason = "what was measured is worth reading")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::process::ExitCode;
-
-use libtest_mimic::Arguments;
 
 #[expect(
     clippy::unnecessary_wraps,
@@ -22,11 +19,5 @@ use libtest_mimic::Arguments;
 mod suite;
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1);
-    let conclusion = libtest_mimic::run(&arguments, suite::trials());
-    for line in suite::notes() {
-        println!("{line}");
-    }
-    conclusion.exit_code()
+    suite::run()
 }

@@ -202,7 +202,7 @@ fn record_in_private_tmp(tampering: &str) -> (String, String) {
     };
     let script = format!(
         "\"$0\" -X perf -c \"$1\" 20 & P=$!; sleep 1; MAP=/tmp/perf-$P.map; {tampering}; \
-         \"$2\" --pid $P -d 1 -F 499 -f folded -o /tmp/out; cat /tmp/out; kill $P"
+         \"$2\" --pid $P -d 1 -F 499 --python-from perf-map -f folded -o /tmp/out; cat /tmp/out; kill $P"
     );
     let output = Command::new("unshare")
         .args([

@@ -344,7 +344,7 @@ fn every_thread(python: &Python) {
 }
 
 fn assert_named(report: &str, profile: &str) {
-    for name in ["py::outer", "py::inner", "_PyEval_EvalFrameDefault"] {
+    for name in ["py::outer", "py::inner", "PyEval_EvalCode"] {
         assert!(profile.contains(name), "no {name}: {report}\n{profile}");
     }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Trial};
-use pyprof_bpf::process::launch::{self, LaunchError, Launched};
+use pyprof_bpf::process::launch::{self, LaunchError, Launched, Trampolines};
 use rustix::process::Signal;
 
 /// Tells the test program to play the part of a program run by sudo, and where to write what it saw.
@@ -74,7 +74,7 @@ fn shell(script: &str, file: &Path) -> Vec<OsString> {
 
 /// Launches a script, waits for its end, and gives what it wrote to `$1`.
 async fn output_of(script: &str, file: &Path) -> (String, Launched) {
-    let mut launched = Launched::spawn(&shell(script, file), None).unwrap();
+    let mut launched = Launched::spawn(&shell(script, file), Trampolines::Own).unwrap();
     launched.release().await.unwrap();
     assert!(launched.wait().await.unwrap().success());
     (fs::read_to_string(file).unwrap(), launched)
@@ -86,7 +86,7 @@ async fn a_moment() {
 
 async fn waits(dir: PathBuf) {
     let file = dir.join("ran");
-    let mut launched = Launched::spawn(&shell("touch $1", &file), None).unwrap();
+    let mut launched = Launched::spawn(&shell("touch $1", &file), Trampolines::Own).unwrap();
     a_moment().await;
     assert!(!file.exists());
     launched.release().await.unwrap();
@@ -96,7 +96,7 @@ async fn waits(dir: PathBuf) {
 
 async fn leaves_nothing(dir: PathBuf) {
     let file = dir.join("ran");
-    let launched = Launched::spawn(&shell("touch $1", &file), None).unwrap();
+    let launched = Launched::spawn(&shell("touch $1", &file), Trampolines::Own).unwrap();
     let exe = PathBuf::from(format!("/proc/{}/exe", launched.pid()));
     assert!(fs::read_link(&exe).is_ok());
     drop(launched);
@@ -118,7 +118,8 @@ async fn has_perf_support(dir: PathBuf) {
 async fn leaks_nothing(dir: PathBuf) {
     let script = "exec readlink /proc/self/fd/* > $1";
     let script = format!("{script} || true");
-    let mut launched = Launched::spawn(&shell(&script, &dir.join("fds")), None).unwrap();
+    let mut launched =
+        Launched::spawn(&shell(&script, &dir.join("fds")), Trampolines::Own).unwrap();
     launched.release().await.unwrap();
     launched.wait().await.unwrap();
     let open = fs::read_to_string(dir.join("fds")).unwrap();
@@ -134,11 +135,11 @@ async fn leaks_nothing(dir: PathBuf) {
 }
 
 async fn ends(_: PathBuf) {
-    let mut launched = Launched::spawn(&words(&["sh", "-c", "exit 7"]), None).unwrap();
+    let mut launched = Launched::spawn(&words(&["sh", "-c", "exit 7"]), Trampolines::Own).unwrap();
     launched.release().await.unwrap();
     assert_eq!(launched.wait().await.unwrap().code(), Some(7));
 
-    let mut launched = Launched::spawn(&words(&["sleep", "60"]), None).unwrap();
+    let mut launched = Launched::spawn(&words(&["sleep", "60"]), Trampolines::Own).unwrap();
     launched.release().await.unwrap();
     launched.signal(Signal::TERM);
     let status = launched.wait().await.unwrap();
@@ -146,7 +147,8 @@ async fn ends(_: PathBuf) {
 }
 
 async fn cannot_run(dir: PathBuf) {
-    let mut launched = Launched::spawn(&words(&["no-such-program-here"]), None).unwrap();
+    let mut launched =
+        Launched::spawn(&words(&["no-such-program-here"]), Trampolines::Own).unwrap();
     let err = launched.release().await.unwrap_err();
     assert!(matches!(err, LaunchError::NotFound { .. }), "{err:?}");
     assert_eq!(err.exit_code(), 127);
@@ -154,7 +156,7 @@ async fn cannot_run(dir: PathBuf) {
 
     let file = dir.join("data");
     fs::write(&file, "no program").unwrap();
-    let mut launched = Launched::spawn(&[file.into_os_string()], None).unwrap();
+    let mut launched = Launched::spawn(&[file.into_os_string()], Trampolines::Own).unwrap();
     let err = launched.release().await.unwrap_err();
     assert!(matches!(err, LaunchError::NotExecutable { .. }), "{err:?}");
     assert_eq!(err.exit_code(), 126);

@@ -71,7 +71,8 @@ fn too_old(_: &Python) -> Verdict {
     let (major, minor) = old.version;
     if old.version >= (3, 9) {
         let without = format!("CPython {major}.{minor} has no trampolines of its own");
-        let command = format!("`pyprof-bpf record -- python{major}.{minor} app.py`");
+        let command =
+            format!("`pyprof-bpf record --python-from perf-map -- python{major}.{minor} app.py`");
         assert_says(&report, &[&without, &command]);
     } else {
         let version = format!("this is CPython {major}.{minor}");

@@ -8,11 +8,12 @@ use std::{
 
 use super::{
     Python, Skip, Test, Verdict, eventually,
-    namespaces::{MOUNT, PID, assert_chain, innermost, of_ordinary_user, unshare},
+    namespaces::{assert_chain, of_ordinary_user},
     note,
     recording::{Recording, Stack, WHOLE, pyprof},
     running::Running,
     scratch, script, skip,
+    unshare::{MOUNT, PID, innermost, unshare},
 };
 
 pub(super) const TESTS: &[Test] = &[

@@ -9,8 +9,8 @@ use std::{fs, time::Duration};
 use pyprof_bpf::{
     model::{Hz, Pid},
     process::Selector,
-    profile::{View, ViewFrame, ViewStack},
-    session::{self, Progress, RecordSettings, Recording, Remark},
+    profile::{Granularity, View, ViewFrame, ViewStack},
+    session::{self, Progress, PythonFrom, RecordSettings, Recording, Remark},
 };
 use tokio::sync::watch;
 
@@ -83,6 +83,9 @@ fn attack_by(python: &Python, way: &str, family: bool) -> Result<Attack, Skip> {
         duration: Some(Duration::from_secs(3)),
         kernel_stacks: false,
         threads: false,
+        granularity: Granularity::default(),
+        python_from: PythonFrom::Auto,
+        cross_check: false,
         bpf_stats: false,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()

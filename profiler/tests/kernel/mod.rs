@@ -4,6 +4,7 @@ mod advice;
 mod compiled;
 mod containers;
 mod faults;
+mod harness;
 mod hostile;
 mod hostile_names;
 mod hotplug;
@@ -23,34 +24,28 @@ mod stops;
 mod targets;
 mod trampolines;
 mod trees;
+mod unshare;
 
 use std::{
-    fmt::Display,
-    fs,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    process::ExitCode,
 };
 
-use libtest_mimic::{Completion, Trial};
+use libtest_mimic::Trial;
 
+use harness::{
+    Skip, Test, Verdict, bound, eventually, for_each, note, scratch, skip, skipped, status_field,
+    trial, workload,
+};
 use python::Python;
 
-/// A trial that cannot run here says why.
-type Verdict = Result<(), Skip>;
-
-/// Why a trial cannot run here.
-struct Skip(String);
-
-/// For `ok_or_else` and early returns.
-fn skip<T>(why: impl Display) -> Result<T, Skip> {
-    Err(Skip(why.to_string()))
+/// Runs all of them.
+pub(crate) fn run() -> ExitCode {
+    harness::run(trials())
 }
 
-/// What each trial is called, what it does, and whether it needs an interpreter of its own.
-type Test = (&'static str, fn(&Python) -> Verdict);
-
 /// Every trial for every interpreter, the one that plays with the machine last.
-pub(crate) fn trials() -> Vec<Trial> {
+fn trials() -> Vec<Trial> {
     let with_own: Vec<Test> = [
         stacks::TESTS,
         compiled::TESTS,
@@ -111,20 +106,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-fn for_each(pythons: &[Python], tests: &[Test]) -> Vec<Trial> {
-    let pairs = pythons
-        .iter()
-        .flat_map(|python| tests.iter().map(move |test| (test, python)));
-    pairs.map(|(test, python)| trial(*test, python)).collect()
-}
-
-fn skipped<'a>(tests: impl IntoIterator<Item = &'a Test>, why: &'static str) -> Vec<Trial> {
-    let tests = tests.into_iter();
-    tests
-        .map(|(name, _)| Trial::ignorable_test(*name, move || Ok(Completion::ignored_with(why))))
-        .collect()
-}
-
 /// What is about commands that run older or other Pythons.
 fn trials_of_launching(pythons: &[Python], old: &[Python]) -> Vec<Trial> {
     let mut trials = for_each(old, launch_old::TESTS);
@@ -139,77 +120,10 @@ fn trials_of_launching(pythons: &[Python], old: &[Python]) -> Vec<Trial> {
     trials
 }
 
-fn trial((name, test): Test, python: &Python) -> Trial {
-    let python = python.clone();
-    let name = format!("{}::{name}", python.short());
-    Trial::ignorable_test(name.clone(), move || {
-        if !rustix::process::geteuid().is_root() {
-            return Ok(Completion::ignored_with(
-                "only root can load BPF programs everywhere",
-            ));
-        }
-        *NOW.lock().unwrap_or_else(PoisonError::into_inner) = name;
-        match test(&python) {
-            Ok(()) => Ok(Completion::Completed),
-            Err(Skip(why)) => Ok(Completion::ignored_with(why)),
-        }
-    })
-}
-
-/// The trial that runs.
-static NOW: Mutex<String> = Mutex::new(String::new());
-static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// Keeps a measured number for the end of the output.
-fn note(text: impl Display) {
-    let now = NOW.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
-    notes.push(format!("{now}: {text}"));
-}
-
-/// What was measured, in order.
-pub(crate) fn notes() -> Vec<String> {
-    NOTES.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-/// A program from `workloads/`.
-fn workload(name: &str) -> PathBuf {
-    let workloads = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap()
-        .join("workloads");
-    workloads.join(name).with_extension("py")
-}
-
 /// A program that only these trials use.
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/kernel/scripts")
         .join(name)
         .with_extension("py")
-}
-
-/// A folder for the files of one trial.
-fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a folder for temporary files")
-}
-
-/// Waits for something that comes soon, or never.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..1500 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    panic!("{what} did not happen within half a minute");
-}
-
-/// A number from a line of `/proc/PID/status`.
-fn status_field(pid: u32, field: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-    line.split_whitespace().next()?.parse().ok()
 }

@@ -12,7 +12,9 @@ use super::{
     Python, Skip, Test, Verdict, note,
     recording::{Recording, WHOLE, pyprof, record},
     running::Running,
-    scratch, skip, workload,
+    scratch, skip,
+    unshare::{MOUNT, PID, innermost, unshare},
+    workload,
 };
 
 pub(super) const TESTS: &[Test] = &[
@@ -39,38 +41,12 @@ pub(super) const TESTS: &[Test] = &[
 const OPTIONS: [&str; 4] = ["-F", "999", "-d", "2"];
 const ENOUGH: u64 = 25;
 
-/// The kernel makes namespaces of these kinds for us.
-pub(super) fn unshare(flags: &[&str]) -> Result<Command, Skip> {
-    let tried = Command::new("unshare").args(flags).arg("true").output();
-    if !tried.is_ok_and(|done| done.status.success()) {
-        return skip(format!("unshare {} does not work here", flags.join(" ")));
-    }
-    let mut command = Command::new("unshare");
-    command.args(flags);
-    Ok(command)
-}
-
-pub(super) const MOUNT: [&str; 3] = ["--mount", "--propagation", "private"];
-pub(super) const PID: [&str; 3] = ["--pid", "--fork", "--kill-child"];
-
 /// Runs a shell script in new namespaces; `$@` in it is a busy Python with names.
 fn in_namespaces(flags: &[&str], script: &str, python: &Python) -> Result<Running, Skip> {
     let mut command = unshare(flags)?;
     command.args(["sh", "-ec", script, "sh"]);
     command.arg(&python.path).args(["-X", "perf"]);
     Ok(Running::start(command.arg(workload("chain"))))
-}
-
-/// The process at the end of a row of parents and only children.
-pub(super) fn innermost(outermost: u32) -> u32 {
-    let mut pid = outermost;
-    loop {
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        match children.unwrap_or_default().split_whitespace().next() {
-            Some(child) => pid = child.parse().unwrap(),
-            None => return pid,
-        }
-    }
 }
 
 /// Every stack is whole and named.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, process::Stdio};
 
 use super::{
-    Python, Test, Verdict, note,
+    Python, Test, Verdict, bound, note,
     recording::{Recording, pyprof, remove_map_of_launched},
     scratch, workload,
 };
@@ -11,21 +11,6 @@ use super::{
 pub(super) const TESTS: &[Test] = &[("shares_of_cpu_time_are_true", truth)];
 
 const WORK: [&str; 3] = ["spin_a", "spin_b", "spin_c"];
-/// The chance that a correct profiler fails.
-const RISK: f64 = 1e-6;
-
-/// How far a share may lie from the truth.
-///
-/// The program runs in pieces: bursts of random length, cut further where the scheduler takes the CPU away. A clock
-/// that samples with a steady beat meets a piece ⌊length × Hz⌋ or ⌈length × Hz⌉ times: its error has mean zero and a range
-/// of one sample. By Hoeffding's inequality the error of any set of functions exceeds
-/// `sqrt(pieces · ln(1 / risk) / 2)` samples with that risk; the total variation distance is the largest error
-/// over the 2^k sets of k functions, so the risk is shared by them. With the 900 bursts of ten quiet seconds at 999 Hz
-/// this is 0.9 %. A profiler that samples at random would need three times that.
-fn bound(pieces: f64, samples: f64, functions: f64) -> f64 {
-    let sets = functions.exp2();
-    (pieces * (sets / RISK).ln() / 2.0).sqrt() / samples
-}
 
 fn truth(python: &Python) -> Verdict {
     let files = scratch();

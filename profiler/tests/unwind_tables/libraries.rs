@@ -69,6 +69,22 @@ impl Libraries {
     }
 }
 
+/// Programs that are Pythons, each one once. What they are linked with is in [`Libraries`].
+pub(crate) fn interpreters() -> Vec<PathBuf> {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&folders);
+    let own = pyenv_versions()
+        .into_iter()
+        .map(|version| version.join("bin"));
+    let found = own.chain(folders).filter_map(|folder| {
+        let path = folder.join("python3").canonicalize().ok()?;
+        // pyenv has scripts of that name, too.
+        let is_elf = fs::read(&path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
+        is_elf.then_some(path)
+    });
+    found.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 /// The system's copy of a library.
 pub(crate) fn system(name: &str) -> Option<PathBuf> {
     SYSTEM_FOLDERS

@@ -163,7 +163,7 @@ fn isolated(python: &Python) -> Verdict {
         assert_eq!(recording.count(|stack| stack.has("work")), 0, "{option}");
         for words in [
             &*format!("CPython {major}.{minor} has no trampolines of its own"),
-            &format!("`pyprof-bpf record -- python{major}.{minor} app.py`"),
+            &format!("`pyprof-bpf record --python-from perf-map -- python{major}.{minor} app.py`"),
             "-I, -E and -S",
         ] {
             let report = &recording.report;
@@ -362,7 +362,8 @@ fn late(python: &Python) -> Verdict {
     assert!(named > 0, "{report}");
     assert_eq!(recording.count(|stack| stack.has("serve")), 0, "{report}");
     let (major, minor) = python.version;
-    let command = format!("`pyprof-bpf record -- python{major}.{minor} app.py`");
+    let command =
+        format!("`pyprof-bpf record --python-from perf-map -- python{major}.{minor} app.py`");
     for words in ["switched on late", &command] {
         assert!(report.contains(words), "no {words:?} in {report}");
     }

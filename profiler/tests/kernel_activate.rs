@@ -1,0 +1,449 @@
+//! `pyprof-bpf activate` with real Pythons: what it does to them, what it leaves alone, and that nothing stays behind.
+//!
+//! Interpreters come from `PYPROF_TEST_PYTHONS` and `PYPROF_TEST_OLD_PYTHONS` (lists like PATH), else from pyenv. CPython
+//! 3.14 and later take requests; `cargo xtask test-pythons` brings some. Needs root; without it every test is ignored.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    fs,
+    os::fd::AsRawFd as _,
+    process::{Child, Command, ExitCode, Output, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use rustix::process::{Pid, Signal, kill_process};
+
+#[path = "kernel_activate/stage.rs"]
+mod stage;
+
+use stage::{Python, Running};
+
+/// A user without an account.
+const USER: &str = "65533";
+
+type Test = (&'static str, fn(&Python));
+
+/// For every version.
+const TESTS: &[Test] = &[
+    ("they_are_switched_on_and_off", on_and_off),
+    ("many_threads_and_signals_are_no_hindrance", many_threads),
+    ("a_process_that_is_blocked_is_told_and_left_alone", blocked),
+    ("a_process_that_ends_meanwhile_is_told", ends_meanwhile),
+    ("whoever_loses_patience_leaves_nothing_behind", interrupted),
+    ("a_process_that_is_stopped_is_told", stopped),
+    ("what_python_says_against_it_is_told", refused_by_python),
+    ("without_rights_it_says_so", without_rights),
+];
+/// For those that can be shown to another user.
+const TESTS_ELSEWHERE: &[Test] = &[("a_process_of_another_user_elsewhere", elsewhere)];
+/// For those before 3.14.
+const TESTS_OF_INJECTION: &[Test] = &[
+    ("nothing_is_injected_unless_asked_for", not_asked_for),
+    ("a_queue_that_is_full_is_left_alone", |python| {
+        queue(python, "full", "is full");
+    }),
+    ("a_queue_that_is_in_use_is_left_alone", |python| {
+        queue(python, "locked", "holds the lock");
+    }),
+    ("a_process_that_is_traced_is_left_alone", traced),
+];
+/// For 3.14 and later.
+const TESTS_OF_REQUESTS: &[Test] = &[
+    ("a_process_that_does_not_listen_is_told", not_listening),
+    ("a_process_that_forbids_scripts_is_told", forbidden),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let pythons = Python::all();
+    let mut trials = Vec::new();
+    for python in &pythons {
+        let more = if python.takes_requests() {
+            TESTS_OF_REQUESTS
+        } else {
+            TESTS_OF_INJECTION
+        };
+        trials.extend(TESTS.iter().chain(more).map(|test| trial(*test, python)));
+        let elsewhere = TESTS_ELSEWHERE.iter();
+        trials.extend(if python.prefix().is_some() {
+            elsewhere.map(|test| trial(*test, python)).collect()
+        } else {
+            ignored(elsewhere, "this interpreter is in another root anyway")
+        });
+    }
+    for (tests, found, why) in [
+        (
+            TESTS_OF_INJECTION,
+            pythons.iter().any(|python| !python.takes_requests()),
+            "there is no CPython 3.9 to 3.13 under pyenv",
+        ),
+        (
+            TESTS_OF_REQUESTS,
+            pythons.iter().any(Python::takes_requests),
+            "there is no CPython 3.14 or newer under pyenv; `cargo xtask test-pythons` brings some",
+        ),
+    ] {
+        if !found {
+            trials.extend(ignored(TESTS.iter().chain(tests), why));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn ignored<'t>(tests: impl Iterator<Item = &'t Test>, why: &'static str) -> Vec<Trial> {
+    let ignored = move || Ok(Completion::ignored_with(why));
+    tests
+        .map(|(name, _)| Trial::ignorable_test(*name, ignored))
+        .collect()
+}
+
+fn trial((name, test): Test, python: &Python) -> Trial {
+    let python = python.clone();
+    let (major, minor, _) = python.version;
+    Trial::ignorable_test(format!("cpython_{major}_{minor}::{name}"), move || {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Completion::ignored_with("needs root"));
+        }
+        test(&python);
+        Ok(Completion::Completed)
+    })
+}
+
+fn activate(running: &Running, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pyprof-bpf"));
+    command.args(["activate", "--pid", &running.pid()]);
+    command.args(more);
+    command
+}
+
+/// Exit code, standard output and standard error.
+fn texts(output: Output) -> (Option<i32>, String, String) {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = output.status.code();
+    (code, text(output.stdout), text(output.stderr))
+}
+
+/// With the leave that versions before 3.14 need.
+fn run(running: &Running, more: &[&str]) -> (Option<i32>, String, String) {
+    let words = [&["--unsafe-inject"], more].concat();
+    texts(activate(running, &words).output().unwrap())
+}
+
+fn on_and_off(python: &Python) {
+    let mut running = python.start("busy");
+    running.expect("off");
+    let (code, text, errors) = run(&running, &[]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(text.starts_with("trampolines are on in process"), "{text}");
+    assert_eq!(
+        errors.starts_with("warning: all threads of process"),
+        !python.takes_requests(),
+        "{errors}"
+    );
+    // The package, which is part of the program now; of CPython's own, nothing.
+    let said = running.line();
+    let stays = usize::from(!python.has_own_trampolines());
+    let left: Vec<&str> = said.split(' ').skip(1).collect();
+    let ours = [
+        "__future__",
+        "pyprof_trampoline",
+        "pyprof_trampoline._native",
+    ];
+    assert!(said.starts_with("on"), "{said}");
+    assert!(left.iter().all(|name| ours.contains(name)), "{said}");
+    assert_eq!(left.is_empty(), stays == 0, "{said}");
+    running.assert_unharmed(stays);
+    named(&running, "py::leaf:");
+
+    let (code, text, _) = run(&running, &[]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("were already on"), "{text}");
+    let (code, text, errors) = run(&running, &["--off"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(text.starts_with("trampolines are off in"), "{text}");
+    assert!(running.line().starts_with("off"));
+    let (_, text, _) = run(&running, &["--off"]);
+    assert!(text.contains("were already off"), "{text}");
+
+    let (code, text, errors) = run(&running, &[]);
+    if python.crashes_the_second_time() {
+        assert_eq!(code, Some(1), "{text}");
+        assert!(errors.contains("crashes when"), "{errors}");
+    } else {
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(running.line().starts_with("on"));
+    }
+    sleep(Duration::from_millis(50));
+    running.assert_unharmed(stays);
+}
+
+/// A function gets a name in its perf map soon.
+fn named(running: &Running, name: &str) {
+    for _ in 0..500 {
+        if fs::read_to_string(running.map()).is_ok_and(|map| map.contains(name)) {
+            return;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    panic!("{name} is not in {}", running.map().display());
+}
+
+fn many_threads(python: &Python) {
+    let mut running = python.start("threads");
+    running.expect("off");
+    let times = if python.crashes_the_second_time() {
+        1
+    } else {
+        5
+    };
+    for _ in 0..times {
+        let (code, _, errors) = run(&running, &[]);
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(running.line().starts_with("on"));
+        let (code, _, errors) = run(&running, &["--off"]);
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(running.line().starts_with("off"));
+    }
+    running.assert_unharmed(usize::from(!python.has_own_trampolines()));
+}
+
+fn blocked(python: &Python) {
+    let mut running = python.start("blocked");
+    let (code, _, errors) = run(&running, &["--timeout", "300ms"]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("the request is withdrawn"), "{errors}");
+    running.assert_unharmed(0);
+    running.say();
+    // It comes back to Python code, and finds nothing to do.
+    running.expect("off");
+    sleep(Duration::from_millis(200));
+    running.assert_unharmed(0);
+    assert!(!running.map().exists());
+    let (code, _, errors) = run(&running, &[]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(running.line().starts_with("on"));
+}
+
+/// Begins to wait for a process that is blocked.
+fn waiting(running: &Running) -> Child {
+    let mut command = activate(running, &["--unsafe-inject", "--timeout", "60"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    for _ in 0..500 {
+        if !running.new_files().is_empty() {
+            // It is written before anything is asked.
+            sleep(Duration::from_millis(100));
+            return child;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let (_, _, errors) = texts(child.wait_with_output().unwrap());
+    panic!("no file for the process appeared: {errors}");
+}
+
+fn ends_meanwhile(python: &Python) {
+    let mut running = python.start("blocked");
+    let waiting = waiting(&running);
+    // Its root is gone with it.
+    let tmp = fs::File::open(running.root().join("tmp")).unwrap();
+    let before = running.files_before.clone();
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    let (code, _, errors) = texts(waiting.wait_with_output().unwrap());
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("has ended meanwhile"), "{errors}");
+    let tmp = format!("/proc/self/fd/{}", tmp.as_raw_fd());
+    let left = fs::read_dir(tmp).unwrap().flatten();
+    let left = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let left: Vec<String> = left
+        .filter(|name| name.starts_with("pyprof-activate-") && !before.contains(name))
+        .collect();
+    assert_eq!(left, Vec::<String>::new());
+}
+
+fn interrupted(python: &Python) {
+    let mut running = python.start("blocked");
+    let child = waiting(&running);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let (code, _, errors) = texts(child.wait_with_output().unwrap());
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("stopped by a signal"), "{errors}");
+    running.assert_unharmed(0);
+    // Killed, it cannot take anything back: what it has asked is done, and the process removes the file.
+    let mut child = waiting(&running);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    running.say();
+    let said = running.line();
+    if said == "off" {
+        assert!(running.line().starts_with("on"));
+    }
+    running.assert_unharmed(running.new_files().len());
+    let root = running.root().join("tmp");
+    let files = running.new_files().into_iter();
+    assert!(files.map(|name| root.join(name)).all(|path| path.is_dir()));
+}
+
+fn stopped(python: &Python) {
+    let mut running = python.start("busy");
+    running.signal(Signal::STOP);
+    sleep(Duration::from_millis(50));
+    let (code, _, errors) = run(&running, &[]);
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("kill -CONT"), "{errors}");
+    running.signal(Signal::CONT);
+    running.expect("off");
+    running.assert_unharmed(0);
+}
+
+/// Where its map should be lies a FIFO, which CPython alone would wait for without end.
+fn refused_by_python(python: &Python) {
+    let mut running = python.start("busy");
+    running.expect("off");
+    let made = Command::new("mkfifo").arg(running.map()).status();
+    assert!(made.unwrap().success());
+    let (code, _, errors) = run(&running, &[]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(
+        errors.contains("cannot switch trampolines on: "),
+        "{errors}"
+    );
+    assert!(errors.contains("Error: "), "{errors}");
+    running.assert_unharmed(0);
+    fs::remove_file(running.map()).unwrap();
+    let (code, _, errors) = run(&running, &[]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(running.line().starts_with("on"));
+}
+
+/// Another user's, in namespaces of its own, with a `/tmp` that root cannot mean.
+fn elsewhere(python: &Python) {
+    // The interpreter must be there for others, whose way does not lead through root's home.
+    let start = format!(
+        "set -e; mount -t tmpfs none /tmp; chmod 1777 /tmp; mkdir /mnt/py; mount --bind \"$1\" /mnt/py; shift; \
+         export LD_LIBRARY_PATH=/mnt/py/lib; \
+         exec setpriv --reuid={USER} --regid={USER} --clear-groups /mnt/py/bin/python3 \"$@\""
+    );
+    let prefix = python.prefix().unwrap();
+    let mount = format!("mount -t tmpfs none /mnt; {start}");
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        &mount,
+        "sh",
+    ]);
+    command.arg(prefix).args(python.command("busy").get_args());
+    let mut running = Running::start(&mut command);
+    running.expect("off");
+    let (code, text, errors) = run(&running, &[]);
+    assert_eq!(code, Some(0), "{errors}");
+    let map = running.map().display().to_string();
+    assert!(
+        text.contains(&format!("its perf map: {map}, which is /tmp/")),
+        "{text}"
+    );
+    assert!(running.line().starts_with("on"));
+    named(&running, "py::leaf:");
+    running.assert_unharmed(usize::from(!python.has_own_trampolines()));
+}
+
+fn without_rights(python: &Python) {
+    let mut running = python.start("busy");
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("pyprof-bpf");
+    fs::copy(env!("CARGO_BIN_EXE_pyprof-bpf"), &program).unwrap();
+    let public = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(folder.path(), public).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid", USER, "--clear-groups", "--bounding-set=-all"])
+        .arg(program)
+        .args(["activate", "--unsafe-inject", "--pid", &running.pid()])
+        .output();
+    let (code, _, errors) = texts(output.unwrap());
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("sudo"), "{errors}");
+    running.expect("off");
+    running.assert_unharmed(0);
+}
+
+fn not_asked_for(python: &Python) {
+    let mut running = python.start("busy");
+    let (code, text, errors) = texts(activate(&running, &[]).output().unwrap());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(errors.lines().count() <= 5, "{errors}");
+    for word in ["--unsafe-inject", "sudo pyprof-bpf --pid", "may crash it"] {
+        assert!(errors.contains(word), "{errors}");
+    }
+    running.expect("off");
+    running.assert_unharmed(0);
+}
+
+fn queue(python: &Python, mode: &str, reason: &str) {
+    let mut running = python.start(mode);
+    // Then it waits.
+    sleep(Duration::from_millis(200));
+    let (code, _, errors) = run(&running, &[]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains(reason), "{errors}");
+    running.say();
+    running.expect("off");
+    running.assert_unharmed(0);
+    let (code, _, errors) = run(&running, &[]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(running.line().starts_with("on"));
+}
+
+fn traced(python: &Python) {
+    use nix::{sys::ptrace, unistd};
+
+    let mut running = python.start("busy");
+    running.expect("off");
+    let raw = unistd::Pid::from_raw(i32::try_from(running.child.id()).unwrap());
+    // Until this thread ends.
+    let tracer = std::thread::spawn(move || {
+        ptrace::seize(raw, ptrace::Options::empty()).unwrap();
+        std::thread::park();
+    });
+    let traced = || fs::read_to_string(format!("/proc/{raw}/status")).unwrap();
+    let begun = Instant::now();
+    while traced().contains("TracerPid:\t0\n") && begun.elapsed() < Duration::from_secs(10) {
+        sleep(Duration::from_millis(5));
+    }
+    let (code, _, errors) = run(&running, &[]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("is tracing it"), "{errors}");
+    tracer.thread().unpark();
+    tracer.join().unwrap();
+    running.assert_unharmed(0);
+}
+
+fn not_listening(python: &Python) {
+    let mut command = python.command("busy");
+    command.env("PYTHON_DISABLE_REMOTE_DEBUG", "1");
+    let mut running = Running::start(&mut command);
+    let (code, _, errors) = run(&running, &[]);
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("-X disable-remote-debug"), "{errors}");
+    assert!(errors.lines().count() <= 5, "{errors}");
+    running.expect("off");
+    running.assert_unharmed(0);
+}
+
+/// It says so on its own standard error, as it would to `sys.remote_exec`.
+fn forbidden(python: &Python) {
+    let mut running = python.start("deaf");
+    running.expect("off");
+    let (code, _, errors) = run(&running, &[]);
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("an audit hook may forbid that"), "{errors}");
+    assert_eq!(running.new_files(), Vec::<String>::new());
+    assert!(running.child.try_wait().unwrap().is_none());
+}
