@@ -1,18 +1,14 @@
 //! `cargo xtask demo`: the profiler at work on a bundled program, with nothing to
 //! prepare but cargo and a Python.
 
-use std::{
-    env, fs,
-    path::PathBuf,
-    process::{Command, Stdio},
-};
+use std::{env, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
 
 use crate::{
     command, folded, host,
     pythons::{self, Python},
-    workload::{self, Workload},
+    workload::Workload,
 };
 
 /// The program from `workloads/`.
@@ -24,7 +20,7 @@ const SHOWN: usize = 10;
 
 /// Builds, records, and says where the time went.
 pub(crate) fn run() -> Result<()> {
-    let python = pythons::preferred_or_old()?;
+    let python = pythons::for_demo()?;
     let profiler = release_build()?;
 
     let folder = host::target_dir().join("demo");
@@ -44,11 +40,7 @@ pub(crate) fn run() -> Result<()> {
         .arg(&picture)
         .arg("--output")
         .arg(&stacks);
-    if python.has_own_trampolines() {
-        record_running(&python, record)?;
-    } else {
-        record_started(&python, record)?;
-    }
+    record_running(&python, record)?;
 
     let text =
         fs::read_to_string(&stacks).with_context(|| format!("cannot read {}", stacks.display()))?;
@@ -69,7 +61,7 @@ pub(crate) fn run() -> Result<()> {
 
 /// Records a program that runs already, as people do.
 fn record_running(python: &Python, mut record: Command) -> Result<()> {
-    let workload = Workload::start(python, NAME, &["--seconds", "120"])?;
+    let workload = Workload::start_stock(python, NAME, &["--seconds", "120"])?;
     println!(
         "Recording workloads/{NAME}.py (pid {}) under CPython {} for {SECONDS} s.",
         workload.pid(),
@@ -78,20 +70,6 @@ fn record_running(python: &Python, mut record: Command) -> Result<()> {
     record.args(["--duration", SECONDS, "--pid"]);
     record.arg(workload.pid().to_string());
     command::run(&mut command::as_root(&record)?)
-}
-
-/// Has the profiler start the program: it gives trampolines to a Python that has none.
-fn record_started(python: &Python, mut record: Command) -> Result<()> {
-    let script = workload::script(NAME);
-    println!(
-        "Starting and recording {} for {SECONDS} s under CPython {}, which has no trampolines of its own.",
-        script.display(),
-        python.version_text()
-    );
-    record.arg("--").arg(&python.path).arg(script);
-    record.args(["--seconds", SECONDS]);
-    // That it is ready is no news.
-    command::run(command::as_root(&record)?.stdout(Stdio::null()))
 }
 
 /// A frame for people: `py::f:/path/app.py` as `f (app.py)`.

@@ -16,13 +16,7 @@ pub(crate) struct Heat {
 pub(crate) fn hottest(text: &str) -> (Vec<(&str, Heat)>, u64) {
     let mut heats: HashMap<&str, Heat> = HashMap::new();
     let mut samples = 0;
-    for line in text.lines() {
-        let Some((stack, count)) = line.rsplit_once(' ') else {
-            continue;
-        };
-        let Ok(count) = count.parse::<u64>() else {
-            continue;
-        };
+    for (stack, count) in stacks(text) {
         samples += count;
         let frames: HashSet<&str> = stack.split(';').collect();
         for frame in frames {
@@ -37,9 +31,34 @@ pub(crate) fn hottest(text: &str) -> (Vec<(&str, Heat)>, u64) {
     (sorted, samples)
 }
 
+/// Frames of Python functions in all samples together.
+pub(crate) fn python_frames(text: &str) -> u64 {
+    let python = |stack: &str| {
+        let frames = stack.split(';');
+        frames.filter(|frame| frame.starts_with("py::")).count() as u64
+    };
+    stacks(text)
+        .map(|(stack, count)| count * python(stack))
+        .sum()
+}
+
+/// Every stack with its samples.
+fn stacks(text: &str) -> impl Iterator<Item = (&str, u64)> {
+    text.lines().filter_map(|line| {
+        let (stack, count) = line.rsplit_once(' ')?;
+        Some((stack, count.parse().ok()?))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn python_frames_count_as_often_as_they_were_sampled() {
+        let text = "py::a:/x.py;py::a:/x.py;main 3\n_start;main 5\npy::b:/x.py 1\n";
+        assert_eq!(python_frames(text), 7);
+    }
 
     #[test]
     fn recursion_counts_once_a_stack() {

@@ -96,8 +96,8 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["test", filter] => test::run(Some(filter)),
         ["test", ..] => bail!("`test` takes one part of a test's name; run it once for each"),
         ["test-pythons", names @ ..] => test_pythons::run(names),
-        [test_pythons::INSIDE, name, kernel, jit, profiler] => {
-            test_pythons::inside(name, kernel, jit, profiler)
+        [test_pythons::INSIDE, name, programs @ .., profiler] => {
+            test_pythons::inside(name, programs, profiler)
         }
         ["test-kernels", words @ ..] => test_kernels::run(words),
         ["fuzz", words @ ..] => fuzz::run(words),

@@ -25,11 +25,14 @@ const OLDEST: (u32, u32, u32) = (3, 12, 0);
 /// The oldest version that profiler-trampoline has trampolines for.
 const OLDEST_WITH_OURS: (u32, u32, u32) = (3, 9, 0);
 
+/// The oldest version whose interpreter frames are read.
+const OLDEST_READ: (u32, u32, u32) = (3, 8, 0);
+
 /// What to install when there is none with trampolines of its own.
 const INSTALL_HINT: &str = "There is no CPython 3.12 or newer on PATH or under pyenv; older ones have no trampolines of their own.\nInstall one: `apt-get install python3` on Debian 13 or Ubuntu 24.04 and later, else `pyenv install 3.13`.";
 
 /// What to install when there is none at all.
-const INSTALL_HINT_FOR_ANY: &str = "There is no CPython 3.9 or newer on PATH or under pyenv; older ones cannot have trampolines.\nInstall one: `apt-get install python3` on Debian 11 or Ubuntu 22.04 and later, else `pyenv install 3.13`.";
+const INSTALL_HINT_FOR_ANY: &str = "There is no CPython 3.8 or newer on PATH or under pyenv.\nInstall one: `apt-get install python3`, else `pyenv install 3.13`.";
 
 /// One interpreter.
 #[derive(Clone, Debug)]
@@ -47,11 +50,6 @@ impl Python {
             path,
             version: self.version,
         }
-    }
-
-    /// Does it write perf maps by itself?
-    pub(crate) fn has_own_trampolines(&self) -> bool {
-        self.version >= OLDEST
     }
 
     /// The version with dots.
@@ -100,13 +98,16 @@ pub(crate) fn preferred() -> Result<Python> {
         .context(INSTALL_HINT)
 }
 
-/// The interpreter for a demonstration: the same, or without one the best of the old ones.
-pub(crate) fn preferred_or_old() -> Result<Python> {
-    preferred()
-        .ok()
-        .or_else(|| own_from(OLDEST_WITH_OURS))
-        .or_else(|| find_old().pop())
+/// The interpreter for a demonstration: the user's own `python3`, else the newest of all.
+pub(crate) fn for_demo() -> Result<Python> {
+    own_from(OLDEST_READ)
+        .or_else(|| find_from(OLDEST_READ).pop())
         .context(INSTALL_HINT_FOR_ANY)
+}
+
+/// Every CPython whose frames are read, the oldest first.
+pub(crate) fn find_read() -> Vec<Python> {
+    find_from(OLDEST_READ)
 }
 
 /// The user's own `python3`, if it is new enough.
@@ -223,7 +224,7 @@ fn candidates() -> Vec<PathBuf> {
     files
 }
 
-/// `python3` or `python3.N` with N from 9 on.
+/// `python3` or `python3.N` with N from 8 on.
 fn is_python(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     match name.and_then(|name| name.strip_prefix("python3")) {
@@ -231,7 +232,7 @@ fn is_python(path: &Path) -> bool {
         Some(rest) => rest
             .strip_prefix('.')
             .and_then(|minor| minor.parse().ok())
-            .is_some_and(|minor: u32| minor >= OLDEST_WITH_OURS.1),
+            .is_some_and(|minor: u32| minor >= OLDEST_READ.1),
         None => false,
     }
 }

@@ -124,6 +124,15 @@ fn test_environment(notes: &mut Vec<String>) -> Vec<(&'static str, OsString)> {
         Ok(list) => environment.push(("PYPROF_TEST_OLD_PYTHONS", list)),
         Err(err) => notes.push(format!("an interpreter cannot be passed on: {err}")),
     }
+    // Those whose frames are read; sudo has no pyenv in which to look for them.
+    let read: Vec<PathBuf> = pythons::find_read()
+        .into_iter()
+        .map(|python| python.path)
+        .collect();
+    match env::join_paths(&read) {
+        Ok(list) => environment.push(("PYPROF_TEST_INTERPRETERS", list)),
+        Err(err) => notes.push(format!("an interpreter cannot be passed on: {err}")),
+    }
     // Other profilers that show what profiler-trampoline writes, a witness of its system calls, another C library.
     for (program, package) in [
         ("perf", "linux-perf"),

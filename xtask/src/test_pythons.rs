@@ -7,7 +7,10 @@
 //! ```text
 //! sid       3.13, 3.14, and 3.15 with frame pointers ─► trials, and perf beside us
 //! bookworm  3.11, linked statically                  ─► trials with our trampolines
+//! both                                               ─► trials of the interpreter's own frames
 //! ```
+//!
+//! Those of `activate` are among them: CPython takes requests from 3.14 on.
 
 use std::{
     env, fs,
@@ -46,6 +49,14 @@ const RELEASES: [Release; 2] = [
         pythons: &["python3.11"],
         own_trampolines: false,
     },
+];
+
+/// The test programs with the trials.
+const PROGRAMS: [&str; 4] = [
+    "kernel",
+    "kernel_activate",
+    "kernel_jit",
+    "kernel_interpreter",
 ];
 
 /// First word of the command line within the mount namespace. Not for people.
@@ -91,8 +102,10 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         let known = RELEASES.map(|release| release.name).join(", ");
         bail!("no release `{unknown}`; there are {known}");
     }
-    let kernel = test::program("kernel")?;
-    let jit = test::program("kernel_jit")?;
+    let programs = PROGRAMS
+        .map(test::program)
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
     if let Err(err) = samply() {
         println!("note: samply is not tried: {err:#}");
     }
@@ -110,7 +123,8 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
             .args([&root, host::workspace()])
             .arg(env::current_exe().context("where am I?")?)
             .args([INSIDE, release.name])
-            .args([&kernel, &jit, &profiler]);
+            .args(&programs)
+            .arg(&profiler);
         if !command::status(&mut inside)?.success() {
             failed.push(release.name);
         }
@@ -123,7 +137,10 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
 }
 
 /// Within the mount namespace: the trials, then the comparison.
-pub(crate) fn inside(name: &str, kernel: &str, jit: &str, profiler: &str) -> Result<()> {
+pub(crate) fn inside(name: &str, programs: &[&str], profiler: &str) -> Result<()> {
+    let [kernel, activate, jit, interpreter] = programs else {
+        bail!("not for people");
+    };
     let release = release(name)?;
     let shims = release
         .pythons
@@ -132,6 +149,7 @@ pub(crate) fn inside(name: &str, kernel: &str, jit: &str, profiler: &str) -> Res
         .collect::<Result<Vec<_>>>()?;
     let list = env::join_paths(&shims).context("a path has a colon")?;
     let nobody = "/dev/null".into();
+    let all = list.clone();
     let (own, old) = if release.own_trampolines {
         (list, nobody)
     } else {
@@ -143,7 +161,8 @@ pub(crate) fn inside(name: &str, kernel: &str, jit: &str, profiler: &str) -> Res
             .current_dir(host::workspace().join("profiler"))
             .env("CARGO_MANIFEST_DIR", host::workspace().join("profiler"))
             .env("PYPROF_TEST_PYTHONS", &own)
-            .env("PYPROF_TEST_OLD_PYTHONS", &old);
+            .env("PYPROF_TEST_OLD_PYTHONS", &old)
+            .env("PYPROF_TEST_INTERPRETERS", &all);
         trials
     };
     let mut kernel = trials(kernel);
@@ -151,6 +170,8 @@ pub(crate) fn inside(name: &str, kernel: &str, jit: &str, profiler: &str) -> Res
         kernel.args(["--skip", skipped]);
     }
     let mut passed = command::status(&mut kernel)?.success();
+    passed &= command::status(&mut trials(activate))?.success();
+    passed &= command::status(&mut trials(interpreter))?.success();
     if release.own_trampolines {
         let mut samply = trials(jit);
         samply.arg("samply_names_python_functions");

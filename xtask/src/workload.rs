@@ -22,9 +22,23 @@ impl Workload {
     /// Starts `workloads/<name>.py` under trampolines (`-X perf`) and waits until it
     /// says that it is ready.
     pub(crate) fn start(python: &Python, name: &str, arguments: &[&str]) -> Result<Self> {
+        Self::start_with(python, &["-X", "perf"], name, arguments)
+    }
+
+    /// The same without trampolines: any CPython, as it is.
+    pub(crate) fn start_stock(python: &Python, name: &str, arguments: &[&str]) -> Result<Self> {
+        Self::start_with(python, &[], name, arguments)
+    }
+
+    fn start_with(
+        python: &Python,
+        options: &[&str],
+        name: &str,
+        arguments: &[&str],
+    ) -> Result<Self> {
         let script = script(name);
         let mut child = Command::new(&python.path)
-            .args(["-X", "perf"])
+            .args(options)
             .arg(&script)
             .args(arguments)
             .stdin(Stdio::piped())

@@ -2,12 +2,15 @@
 //! never fails on a time: machines differ, and other work on this one shows.
 //!
 //! ```text
-//! parts        perf map, unwind tables on their own ┐
-//! kernel_side  the BPF program's run time           │
-//! user_side    own CPU, memory, start and end       ├─► Table ─► text, latest.json
-//! slowdown     the target's CPU time, against perf  │
-//! trampolines  the price of Python names            ┘
+//! parts        perf map, unwind tables on their own        ┐
+//! kernel_side  the BPF program's run time, both ways       │
+//! user_side    own CPU, memory, start and end              ├─► Table ─► text, latest.json
+//! slowdown     the target's CPU time, unprofiled and under │
+//!              this profiler, perf and the peers           │
+//! trampolines  the price of Python names by trampolines    ┘
 //! ```
+//!
+//! "Both ways": interpreter frames of a stock Python, and trampolines (`-X perf`).
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -22,18 +25,26 @@ use crate::{
 
 mod kernel_side;
 mod parts;
+mod peers;
 mod recorder;
 mod slowdown;
 mod table;
 mod trampolines;
 mod user_side;
+mod variants;
 
 /// The pieces, by name, with how long each takes.
 const PIECES: [(&str, &str); 5] = [
     ("parts", "perf map and unwind tables on their own (15 s)"),
-    ("kernel", "nanoseconds a frame in the kernel (1 min)"),
+    (
+        "kernel",
+        "the BPF program, interpreter frames and trampolines (2 min)",
+    ),
     ("user", "own CPU and memory, start and end (2 min)"),
-    ("target", "slowdown of the target, beside perf (3 min)"),
+    (
+        "target",
+        "slowdown of the target, beside perf, py-spy and austin (6 min)",
+    ),
     ("trampolines", "what Python names cost a program (1 min)"),
 ];
 

@@ -98,7 +98,8 @@ impl Recorder {
 
     /// Sends SIGINT and waits for the end.
     pub(super) fn stop(mut self) -> Result<Ended> {
-        writeln!(self.input, "stop").context("the profiler's parent does not listen")?;
+        // A parent that no longer listens has seen the profiler end: `wait` says how.
+        let _ = writeln!(self.input, "stop");
         self.wait()
     }
 
@@ -108,9 +109,10 @@ impl Recorder {
         self.parent.wait().context("cannot wait for a profiler")?;
         let said = fs::read_to_string(&self.errors).unwrap_or_default();
         let mut words = last.split(' ');
-        // perf ends by the signal it was stopped with; 3 says that the target was idle.
+        // perf ends by the signal it was stopped with, and austin with this number; 3 says
+        // that the target was idle.
         let code: i32 = word(&mut words)?;
-        if ![0, 3, -2].contains(&code) {
+        if ![0, 3, -2, 254].contains(&code) {
             bail!("the profiler ended with {code}: {}", said.trim_end());
         }
         Ok(Ended {

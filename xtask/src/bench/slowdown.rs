@@ -1,144 +1,195 @@
 //! What being profiled costs the target.
 //!
-//! One process does the same work again and again: alone, under this profiler, under
-//! perf, and once more in the reverse order (ABBA), so that neither the process's own
-//! layout nor a machine that slows down favours one of them. Each ratio is taken within
-//! one such turn.
+//! Two processes do the same work, nothing but calls, again and again: one of a stock
+//! Python, one with `-X perf`. Each works alone and under each profiler, and all once
+//! more in the reverse order (ABBA), so that a machine that slows down favours none of
+//! them. Ratios are taken within one such turn; every turn has new processes.
+//!
+//! CPU time is what is compared. A profiler that stops its target, as py-spy does, takes
+//! wall time from it besides.
 
-use std::{path::Path, process::Command, thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
-use super::{Bench, table::Table};
-use crate::{host, workload::Workload};
+use super::{
+    Bench,
+    table::Table,
+    variants::{self, By, Kind, Profiler, RATES, Variant},
+};
+use crate::workload::Workload;
 
-/// Turns of each comparison.
+/// Turns of everything.
 const TURNS: usize = 5;
-/// Chunks of work of one kind in a turn, of about 10 ms each, in two halves.
+/// Chunks of work in one half of a turn, of some 10 ms each,
 const CHUNKS: &str = "100";
-/// Sampling rates.
-const RATES: [u32; 2] = [99, 999];
-/// After its events are open, a profiler gets this long to finish its preparations.
+/// and to see whether a profiler works here.
+const TRIAL_CHUNKS: &str = "30";
+/// After its events are open, a profiler gets this long to finish its preparations,
 const SETTLE: Duration = Duration::from_millis(600);
+/// and one that opens none so long from its start.
+const PEER_SETTLE: Duration = Duration::from_millis(1500);
 /// Slowdown against perf that should do.
 const GOAL: f64 = 1.01;
+/// What the profilers write, one after the other.
+const OUTPUT: &str = "target.folded";
 
-const SECTION: &str = "The target: CPU time of the same work";
+const SECTION: &str = "The target: CPU time of nothing but calls, against stock Python unprofiled";
+const PERF_SECTION: &str = "The target: the same, both on python -X perf";
+const SAMPLE_SECTION: &str = "The target: the same, for each sample that is due";
 
-/// How the work is done.
+/// CPU time of half of the work of one variant in one turn.
 #[derive(Clone, Copy)]
-enum Kind {
-    Plain,
-    Ours,
-    Perf,
-}
-
-/// One turn.
-const ORDER: [Kind; 6] = [
-    Kind::Plain,
-    Kind::Ours,
-    Kind::Perf,
-    Kind::Perf,
-    Kind::Ours,
-    Kind::Plain,
-];
-
-/// What was measured of one kind.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    /// CPU time of the work.
+struct Half {
     target: f64,
-    /// CPU time of the profiler meanwhile.
+    /// The profiler's meanwhile.
     own: f64,
 }
 
-/// Fills in the section.
+/// All of it.
+struct Done<'v> {
+    variant: &'v Variant,
+    halves: Vec<Half>,
+}
+
+/// Fills in the sections.
 pub(super) fn measure(bench: &Bench, table: &mut Table) -> Result<()> {
-    let perf = host::which("perf");
-    if perf.is_none() {
-        eprintln!("target: there is no perf to compare with");
-    }
+    let mut variants = variants::all(bench, &bench.folder.join(OUTPUT));
+    variants.retain(|variant| match try_peer(bench, variant) {
+        Ok(()) => true,
+        Err(err) => {
+            eprintln!("target: {} is left out: {err:#}", variant.label());
+            false
+        }
+    });
     for turn in 0..TURNS {
-        for hz in RATES {
-            eprintln!("target: turn {} of {TURNS}, {hz} Hz", turn + 1);
-            one_turn(bench, table, perf.as_deref(), hz)?;
-        }
+        eprintln!("target: turn {} of {TURNS}", turn + 1);
+        tell(&one_turn(bench, &variants)?, table);
     }
     Ok(())
 }
 
-fn one_turn(bench: &Bench, table: &mut Table, perf: Option<&Path>, hz: u32) -> Result<()> {
-    let mut workload = Workload::start(&bench.python, "work", &["--chunks", CHUNKS])?;
-    let (mut plain, mut ours, mut theirs) = (Sums::default(), Sums::default(), Sums::default());
-    for kind in ORDER {
-        match (kind, perf) {
-            (Kind::Plain, _) => plain.add(work(bench, &mut workload, None)?),
-            (Kind::Ours, _) => {
-                let mut profiler = bench.ours(hz);
-                profiler.arg("--output").arg(bench.output("target.folded")?);
-                ours.add(work(bench, &mut workload, Some(profiler))?);
-            }
-            (Kind::Perf, Some(perf)) => {
-                let profiler = perf_record(bench, perf, hz);
-                theirs.add(work(bench, &mut workload, Some(profiler))?);
-            }
-            (Kind::Perf, None) => {}
-        }
+/// Fails for a peer that records nothing here.
+fn try_peer(bench: &Bench, variant: &Variant) -> Result<()> {
+    if variant.is_peer() {
+        let mut workload = variant.kind.start(bench, TRIAL_CHUNKS)?;
+        work(bench, &mut workload, variant.profiler.as_ref())?;
+        let written = fs::metadata(bench.folder.join(OUTPUT)).map_or(0, |file| file.len());
+        ensure!(written > 0, "it recorded nothing");
     }
-    let mut add = |what: &str, value: f64, unit, goal| {
-        table.add(SECTION, format!("{hz} Hz: {what}"), value, unit, goal);
+    Ok(())
+}
+
+fn one_turn<'v>(bench: &Bench, variants: &'v [Variant]) -> Result<Vec<Done<'v>>> {
+    let mut stock = Kind::Stock.start(bench, CHUNKS)?;
+    let mut trampolines = Kind::Trampolines.start(bench, CHUNKS)?;
+    let begun = |variant| Done {
+        variant,
+        halves: Vec::new(),
     };
-    let samples = |sums: Sums| sums.target * f64::from(hz);
-    add("profiled / not", ours.target / plain.target, "x", None);
-    if perf.is_some() {
-        let ratio = theirs.target / plain.target;
-        add("perf record -g / not", ratio, "x", None);
-        let ratio = ours.target / theirs.target;
-        add("profiled / perf record -g", ratio, "x", Some(GOAL));
+    let mut all: Vec<_> = variants.iter().map(begun).collect();
+    for index in (0..all.len()).chain((0..all.len()).rev()) {
+        let Done { variant, halves } = &mut all[index];
+        let workload = match variant.kind {
+            Kind::Stock => &mut stock,
+            Kind::Trampolines => &mut trampolines,
+        };
+        match work(bench, workload, variant.profiler.as_ref()) {
+            Ok(half) => halves.push(half),
+            // What another's program does is no reason to throw away all the rest.
+            Err(err) if variant.is_peer() => {
+                eprintln!("target: {} failed: {err:#}", variant.label());
+            }
+            Err(err) => return Err(err),
+        }
     }
-    let added = 1e6 * (ours.target - plain.target) / samples(ours);
-    add("added to the target, a sample", added, "us", None);
-    if perf.is_some() {
-        let added = 1e6 * (theirs.target - plain.target) / samples(theirs);
-        add("added by perf record -g, a sample", added, "us", None);
-    }
-    let own = 1e6 * ours.own / samples(ours);
-    add("own CPU meanwhile, a sample", own, "us", None);
-    Ok(())
+    all.retain(|done| done.halves.len() == 2);
+    Ok(all)
 }
 
-impl Sums {
-    fn add(&mut self, other: Self) {
-        self.target += other.target;
-        self.own += other.own;
+/// Rows of one turn.
+fn tell(all: &[Done<'_>], table: &mut Table) {
+    let unprofiled = |kind| {
+        all.iter()
+            .find(|done| done.variant.kind == kind && done.variant.profiler.is_none())
+    };
+    let Some(base) = unprofiled(Kind::Stock) else {
+        return;
+    };
+    if let [first, second] = base.halves[..] {
+        // What this machine can tell apart.
+        let what = format!("{}, once more", base.variant.label());
+        let ratio = second.target / first.target;
+        table.add(SECTION, what, ratio, "x", None);
+    }
+    for done in all {
+        let label = done.variant.label();
+        if done.variant.kind != Kind::Stock || done.variant.profiler.is_some() {
+            let ratio = done.target() / base.target();
+            table.add(SECTION, &label, ratio, "x", None);
+        }
+        let Some(profiler) = &done.variant.profiler else {
+            continue;
+        };
+        let microseconds = 1e6 / (done.target() * f64::from(profiler.hz));
+        if let Some(alone) = unprofiled(done.variant.kind) {
+            let added = (done.target() - alone.target()) * microseconds;
+            let what = format!("{label}: added to the target");
+            table.add(SAMPLE_SECTION, what, added, "us", None);
+        }
+        let what = format!("{label}: own CPU");
+        table.add(SAMPLE_SECTION, what, done.own() * microseconds, "us", None);
+    }
+    for hz in RATES {
+        let of = |by| {
+            all.iter()
+                .find(|done| done.variant.kind == Kind::Trampolines && done.variant.is_by(by, hz))
+        };
+        if let (Some(ours), Some(perf)) = (of(By::Ours), of(By::Perf)) {
+            let what = format!("pyprof-bpf / perf record -g, {hz} Hz");
+            let ratio = ours.target() / perf.target();
+            table.add(PERF_SECTION, what, ratio, "x", Some(GOAL));
+        }
     }
 }
 
-/// perf with frame pointers, its cheapest way to stacks.
-fn perf_record(bench: &Bench, perf: &Path, hz: u32) -> Command {
-    let mut record = Command::new(perf);
-    record.args(["record", "-q", "-e", "cpu-clock", "-g", "-F"]);
-    record.arg(hz.to_string()).arg("-o");
-    record.arg(bench.folder.join("perf.data"));
-    record
+impl Done<'_> {
+    fn target(&self) -> f64 {
+        self.halves.iter().map(|half| half.target).sum()
+    }
+
+    fn own(&self) -> f64 {
+        self.halves.iter().map(|half| half.own).sum()
+    }
 }
 
 /// Half of the work of a turn, with a profiler on it if there is one.
-fn work(bench: &Bench, workload: &mut Workload, profiler: Option<Command>) -> Result<Sums> {
+fn work(bench: &Bench, workload: &mut Workload, profiler: Option<&Profiler>) -> Result<Half> {
     let Some(profiler) = profiler else {
-        workload.say("go")?;
-        let target = midmean(&workload.line()?)?;
-        return Ok(Sums { target, own: 0.0 });
+        let target = go(workload)?;
+        return Ok(Half { target, own: 0.0 });
     };
-    let recorder = bench.start(&profiler, workload)?;
-    recorder.wait_until_attached()?;
-    thread::sleep(SETTLE);
-    let before = recorder.cpu_seconds()?;
-    workload.say("go")?;
-    let target = midmean(&workload.line()?)?;
-    let own = recorder.cpu_seconds()? - before;
+    bench.output(OUTPUT)?;
+    let recorder = bench.start(&profiler.command, workload)?;
+    if let By::Peer(_) = profiler.by {
+        thread::sleep(PEER_SETTLE);
+    } else {
+        recorder.wait_until_attached()?;
+        thread::sleep(SETTLE);
+    }
+    let before = recorder.cpu_seconds();
+    let target = go(workload)?;
+    let after = recorder.cpu_seconds();
+    // One that had ended has no CPU time to tell: its exit says more.
     recorder.stop()?;
-    Ok(Sums { target, own })
+    let own = after? - before?;
+    Ok(Half { target, own })
+}
+
+/// Has the work done; its CPU time.
+fn go(workload: &mut Workload) -> Result<f64> {
+    workload.say("go")?;
+    midmean(&workload.line()?)
 }
 
 /// The sum of a JSON list of numbers, were all of them like the middle half: what a

@@ -33,7 +33,7 @@ const COMPLETE: f64 = 0.99;
 /// The same for a recording from the start, when libraries are met before their tables are made.
 const COMPLETE_FROM_START: f64 = 0.95;
 
-const ALL: [Check; 5] = [
+const ALL: [Check; 6] = [
     Check {
         name: "attached",
         way: Way::Attached,
@@ -84,6 +84,16 @@ const ALL: [Check; 5] = [
         complete: COMPLETE_FROM_START,
         needs: Some("--subprocesses"),
     },
+    Check {
+        name: "trampolines",
+        way: Way::Attached,
+        workload: "recursion",
+        options: &["--view", "mixed", "--python-from", "perf-map"],
+        frames: &["_start", "py::<module>:", "py::main:", "py::descend:"],
+        some: &["py::spin:"],
+        complete: COMPLETE,
+        needs: Some("--python-from"),
+    },
 ];
 
 impl Check {
@@ -120,10 +130,10 @@ mod tests {
 
     #[test]
     fn a_check_is_skipped_when_its_option_is_not_there() {
-        let (checks, skipped) = for_program("--pid --duration");
-        assert_eq!((checks.len(), skipped.len()), (4, 1));
+        let (checks, skipped) = for_program("--pid --duration --python-from");
+        assert_eq!((checks.len(), skipped.len()), (5, 1));
         assert_eq!(skipped[0].why_not(), "this program has no --subprocesses");
-        assert_eq!(for_program("-s, --subprocesses").1.len(), 0);
+        assert_eq!(for_program("-s, --subprocesses --python-from").1.len(), 0);
     }
 
     #[test]
