@@ -32,7 +32,7 @@ pub(crate) fn advice(target: &TargetSummary, refusals: &[String], follows: bool)
                 "no Python names: {} had no frames to be read while it was recorded; native stacks are there:",
                 interpreter(target)
             ),
-            "  it was starting or ending, or its own samples are of threads without Python; record it longer".to_owned(),
+            "  it was starting or ending, runs no Python in these threads, or this machine was too busy; record it longer".to_owned(),
         ],
         NameDiagnosis::TooOld { version } => vec![format!(
             "no Python names: {}; native stacks are there{}",

@@ -7,7 +7,7 @@ use crate::{
     model::Pid,
     process::{
         Mapping, MappingKind, PythonInfo, Target, TargetError, file_name, inspect,
-        interpreter::{Examined, Memory, examine},
+        interpreter::{Examined, Memory, PatientReader, Progress, examine},
         open_mapped, perf_map_handle, read_executable_mappings, takes_map_files,
     },
     symbols::{
@@ -19,6 +19,8 @@ use crate::{
 /// An interpreter without a frame is looked at so often, so long apart.
 const LOOKS: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Its memory is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A process that was asked about, and may be looked into.
 #[derive(Debug)]
@@ -57,10 +59,21 @@ pub enum FrameFacts {
 }
 
 impl FrameFacts {
+    /// A process whose memory does not answer is not waited for.
     fn read(pid: Pid, mappings: &[Mapping], python: &PythonInfo) -> Self {
         if python.version.is_none() {
             return Self::NoPython;
         }
+        let (mappings, python) = (mappings.to_vec(), python.clone());
+        let mut reader = PatientReader::default();
+        let reading = reader.begin(move || Self::look(pid, &mappings, &python));
+        match reading.map(|reading| reading.wait(PATIENCE)) {
+            Some(Progress::Done(facts)) => facts,
+            _ => Self::NotYet("its memory does not answer".to_owned()),
+        }
+    }
+
+    fn look(pid: Pid, mappings: &[Mapping], python: &PythonInfo) -> Self {
         let memory = match Memory::open(pid) {
             Ok(memory) => memory,
             Err(error) => return Self::Refused(format!("its memory cannot be read: {error}")),

@@ -37,6 +37,9 @@ pub(super) struct PythonCodes {
     pid: Pid,
     interpreter: Arc<Interpreter>,
     memory: Option<Arc<Memory>>,
+    /// Of the process that it was forked from, where all code from before the fork lies at the same addresses: a child that
+    /// ends soon has none to read.
+    parents_memory: Option<Arc<Memory>>,
     allowance: Allowance,
     /// A read that has not come back yet. Until it does, there is no other.
     outstanding: Option<Reading<CodesRead>>,
@@ -84,6 +87,7 @@ impl PythonCodes {
             pid,
             interpreter,
             memory: None,
+            parents_memory: None,
             allowance: Allowance::new(),
             outstanding: None,
             waiting: FxHashMap::default(),
@@ -98,6 +102,7 @@ impl PythonCodes {
     /// A child process: its code objects lie where its parent's do.
     pub(super) fn forked(&self, pid: Pid) -> Self {
         Self {
+            parents_memory: self.memory.clone().or_else(|| self.parents_memory.clone()),
             codes: Arc::clone(&self.codes),
             bytes: self.bytes,
             ..Self::new(pid, Arc::clone(&self.interpreter))
@@ -146,8 +151,10 @@ impl PythonCodes {
                 keys.sort_unstable();
                 keys.dedup();
                 let (pid, memory) = (self.pid, self.memory.clone());
+                let parents = self.parents_memory.clone();
                 let interpreter = Arc::clone(&self.interpreter);
-                match reader.begin(move || read(pid, memory, &interpreter, &keys)) {
+                match reader.begin(move || read(pid, memory, parents.as_ref(), &interpreter, &keys))
+                {
                     Some(reading) => reading,
                     None => return,
                 }
@@ -254,6 +261,7 @@ const fn reason(miss: CodeMiss) -> ResolveMiss {
 fn read(
     pid: Pid,
     memory: Option<Arc<Memory>>,
+    parents: Option<&Arc<Memory>>,
     interpreter: &Interpreter,
     keys: &[Key],
 ) -> CodesRead {
@@ -266,9 +274,13 @@ fn read(
     });
     let codes = keys.iter().map(|&key| {
         let (Avma(at), identity) = key;
-        let code = match &memory {
+        let read_in = |memory: Option<&Arc<Memory>>| match memory {
             Some(memory) => read_code(&**memory, &interpreter.code, at, identity),
             None => Err(CodeMiss::Gone),
+        };
+        let code = match read_in(memory.as_ref()) {
+            Err(CodeMiss::Gone) => read_in(parents),
+            read => read,
         };
         (key, code)
     });
