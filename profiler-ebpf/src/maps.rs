@@ -189,6 +189,8 @@ pub(crate) struct PythonState {
     /// The code object of the frame before, and its identity: in a recursion, all have the same.
     pub(crate) code: u64,
     pub(crate) identity: u64,
+    /// While it is computed.
+    pub(crate) hash: u64,
     /// A code object that user space may not know is in this sample.
     pub(crate) has_news: u64,
     pub(crate) frame_words: [u64; FRAME_WORDS],
