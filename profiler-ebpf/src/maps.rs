@@ -123,7 +123,7 @@ pub(crate) static TELL_ALL_EXECS: u8 = 0;
 
 /// Words behind the header: interpreter frames and native ones, kernel frames, and as much of a copied stack as they
 /// leave room for: all of it, unless more than a hundred interpreter frames stand before it.
-pub(crate) const WORDS: usize = 3912;
+pub(crate) const WORDS: usize = 3856;
 
 const _: () = assert!(USER_WORDS_MAX + KERNEL_FRAMES_MAX + 1 <= WORDS);
 
@@ -193,12 +193,19 @@ pub(crate) struct PythonState {
     pub(crate) hash: u64,
     /// A code object that user space may not know is in this sample.
     pub(crate) has_news: u64,
-    pub(crate) frame_words: [u64; FRAME_WORDS],
+    /// A piece of memory that holds the frame, and those that it was called from: since 3.11 they lie one behind the other.
+    pub(crate) window: [u64; FRAME_WINDOW_WORDS],
+    /// Where it begins; 0 when it holds nothing.
+    pub(crate) window_begin: u64,
+    /// Which of its words is the frame's first.
+    pub(crate) frame_at: u64,
     pub(crate) code_words: [u64; CODE_WORDS],
 }
 
-/// Words read of a frame; a power of two.
-pub(crate) const FRAME_WORDS: usize = FRAME_BYTES_MAX / 8;
+/// Words that are read at once, of which frames are looked up; a power of two.
+pub(crate) const FRAME_WINDOW_WORDS: usize = 64;
+
+const _: () = assert!(FRAME_BYTES_MAX <= 8 * FRAME_WINDOW_WORDS);
 /// Room for the words read of a code object; a power of two.
 pub(crate) const CODE_WORDS: usize = (CODE_BYTES_MAX / 8).next_power_of_two();
 

@@ -12,10 +12,11 @@ use profiler_common::python::{
 };
 
 use super::{find::first_frame, push, word};
-use crate::maps::{self, CODE_WORDS, FRAME_WORDS, PythonState, State, known_code};
+use crate::maps::{self, CODE_WORDS, FRAME_WINDOW_WORDS, PythonState, State, known_code};
 
 /// Steps of one state: one for each entry.
 const STEPS_MAX: usize = PYTHON_WORDS_MAX / 2 + 2;
+const WINDOW_BYTES: u64 = 8 * FRAME_WINDOW_WORDS as u64;
 /// An instruction is not further from the beginning of its code than this.
 const CODE_DISTANCE_MAX: i64 = 1 << 24;
 
@@ -39,6 +40,7 @@ pub(crate) extern "C" fn python_state(index: u32) -> u32 {
     state.python.cframe = cframe;
     state.python.is_first = 1;
     state.python.code = 0;
+    state.python.window_begin = 0;
     for _ in 0..STEPS_MAX {
         if python_step() == 0 {
             break;
@@ -66,13 +68,7 @@ pub(crate) extern "C" fn python_step() -> u32 {
     // SAFETY: this CPU's map value.
     let state = unsafe { &mut *pointer };
     let frame = state.python.frame;
-    let bytes = u32::from(state.python.layout.frame_bytes);
-    if !read(
-        &raw mut state.python.frame_words,
-        frame,
-        bytes,
-        FRAME_BYTES_MAX as u32,
-    ) {
+    if !read_frame(&mut state.python, frame) {
         return end(state, PythonEnd::ReadFault);
     }
     let python = &mut state.python;
@@ -241,10 +237,48 @@ fn instruction(python: &PythonState, code: u64) -> i32 {
     }
 }
 
+/// Reads a frame, unless it was read with the one before. A read costs about the same however little is read, and since
+/// 3.11 a frame's caller lies before it in memory (`_PyThreadState_PushFrame`, Python/pystate.c): so what lies before is
+/// read, too.
+#[inline(always)]
+fn read_frame(python: &mut PythonState, frame: u64) -> bool {
+    let bytes = u64::from(python.layout.frame_bytes);
+    let offset = frame.wrapping_sub(python.window_begin);
+    if offset <= WINDOW_BYTES.wrapping_sub(bytes) && offset & 7 == 0 {
+        python.frame_at = offset / 8;
+        return true;
+    }
+    if python.layout.frame_owner != NO_FIELD || python.layout.frame_is_entry != NO_FIELD {
+        let begin = frame.wrapping_add(bytes).wrapping_sub(WINDOW_BYTES);
+        // SAFETY: a checked read of user memory into a buffer of that size.
+        let failed = unsafe {
+            bpf_probe_read_user(
+                (&raw mut python.window).cast(),
+                WINDOW_BYTES as u32,
+                begin as *const _,
+            )
+        };
+        if failed == 0 {
+            python.window_begin = begin;
+            python.frame_at = (WINDOW_BYTES - bytes) / 8;
+            return true;
+        }
+    }
+    // A frame may begin where its memory does.
+    python.window_begin = 0;
+    python.frame_at = 0;
+    read(
+        &raw mut python.window,
+        frame,
+        bytes as u32,
+        FRAME_BYTES_MAX as u32,
+    )
+}
+
 /// A word of the frame that was read.
 #[inline(always)]
 fn frame_word(python: &PythonState, offset: u16) -> u64 {
-    python.frame_words[offset as usize / 8 & (FRAME_WORDS - 1)]
+    python.window[(python.frame_at as usize + offset as usize / 8) & (FRAME_WINDOW_WORDS - 1)]
 }
 
 /// A byte of it.
