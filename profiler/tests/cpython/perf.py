@@ -34,7 +34,9 @@ def record(program, switch, words):
     command = ["env", *environment, *command]
     if os.path.exists(options.o):
         os.unlink(options.o)
-    own = [program, "record", "-F", options.F, "--view", "mixed", "--format", "folded", "-o", options.o]
+    # These tests are of trampolines: whether names are there must follow from them alone.
+    own = [program, "record", "--python-from", "perf-map", "-F", options.F]
+    own += ["--view", "mixed", "--format", "folded", "-o", options.o]
     code = subprocess.run([*own, "--", *command]).returncode
     if code != NOTHING_TO_DRAW:
         return code

@@ -63,9 +63,11 @@ impl Python {
         matches!(self.version, (3, 13, 12..) | (3, 14, 3..) | (3, 15.., _))
     }
 
-    /// The folder that it is installed in, of one that has a folder of its own.
-    pub(super) fn prefix(&self) -> Option<&Path> {
-        let prefix = self.path.parent().and_then(Path::parent)?;
+    /// The folder that it is installed in, of one that has a folder of its own. Behind the links of a
+    /// virtual environment, which has no libpython.
+    pub(super) fn prefix(&self) -> Option<PathBuf> {
+        let program = fs::canonicalize(&self.path).ok()?;
+        let prefix = program.ancestors().nth(2)?.to_owned();
         (prefix.join("lib").is_dir() && prefix != Path::new("/usr")).then_some(prefix)
     }
 
