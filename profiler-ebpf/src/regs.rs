@@ -18,7 +18,10 @@ use crate::{
 const USER_END: u64 = 1 << 47;
 
 /// Begins a sample: header, and the registers from which the walk starts. False when there are no user registers.
-#[inline(always)]
+///
+/// A function of its own because of its stack: registers of the kernel's lie there, which no one needs after it. Kernels up
+/// to 6.12 have 512 bytes for all that call one another.
+#[inline(never)]
 pub(crate) fn start(data: *const bpf_perf_event_data, state: *mut State, target: &Target) -> bool {
     // SAFETY: `state` is this CPU's map value; nothing else uses it during this run.
     let state = unsafe { &mut *state };

@@ -303,3 +303,7 @@ fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, KernelError> {
     ebpf.take_map(name)
         .ok_or_else(|| KernelError::Object(format!("no map {name}")))
 }
+
+#[cfg(test)]
+#[path = "loader_tests.rs"]
+mod tests;
