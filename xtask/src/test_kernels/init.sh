@@ -41,6 +41,8 @@ record() {
 attached() {
     name=$1 workload=$2
     shift 2
+    # The one before was ready, too.
+    : >/tmp/ready
     # Nice: on the one slow CPU the unwind tables must be made in the second that the program waits for them.
     nice -n 19 $PYTHON -X perf "/workloads/$workload.py" >/tmp/ready &
     target=$!
