@@ -88,22 +88,19 @@ fn functions() -> (HashMap<Place, Function>, HashMap<&'static str, Place>) {
                 continue;
             }
             let immediate = i64::from(immediate(instruction));
-            let called = match relocations.get(&address).map(object::Relocation::target) {
-                Some(RelocationTarget::Symbol(target)) => {
-                    let target = file.symbol_by_index(target).unwrap();
-                    let section = target.section_index().unwrap().0;
-                    // A section's symbol: the instruction has the distance from its beginning.
-                    let within = if target.kind() == SymbolKind::Section {
-                        (immediate + 1) as u64 * INSTRUCTION_BYTES
-                    } else {
-                        0
-                    };
-                    (section, target.address() + within)
-                }
-                _ => {
-                    let distance = (immediate + 1) * INSTRUCTION_BYTES as i64;
-                    (index.0, address.checked_add_signed(distance).unwrap())
-                }
+            let target = relocations.get(&address).map(object::Relocation::target);
+            let called = if let Some(RelocationTarget::Symbol(target)) = target {
+                let target = file.symbol_by_index(target).unwrap();
+                // A section's symbol: the instruction has the distance from its beginning.
+                let within = if target.kind() == SymbolKind::Section {
+                    (immediate + 1) as u64 * INSTRUCTION_BYTES
+                } else {
+                    0
+                };
+                (target.section_index().unwrap().0, target.address() + within)
+            } else {
+                let distance = (immediate + 1) * INSTRUCTION_BYTES as i64;
+                (index.0, address.checked_add_signed(distance).unwrap())
             };
             function.calls.push(called);
         }
