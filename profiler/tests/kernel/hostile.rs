@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::{
     Python, Skip, Test, Verdict, compiled::compile, note, recording::record, refusals::in_own_tmp,
-    running::Running, scratch, script, skip, status_field, workload,
+    running::Running, scratch, script, status_field, workload,
 };
 
 pub(super) const TESTS: &[Test] = &[
@@ -256,12 +256,7 @@ fn exec_storm(python: &Python) -> Verdict {
     let images = images.filter(|it| it.pid == attack.hostile).count();
     note(format!("{right} right in {images} programs"));
     assert!(right > 20 && images > 5, "{right} in {images}");
-    // A known fault, in CHANGELOG.md: told with its number, and not counted as passed.
-    if wrong > 0 {
-        return skip(format!(
-            "known fault: {wrong} samples have the name that the program before gave to their address"
-        ));
-    }
+    assert_eq!(wrong, 0);
     Ok(())
 }
 
