@@ -280,7 +280,7 @@ impl PerfMapFile {
         }
         match self.rules.open_handle(handle) {
             Ok(Some((file, stat))) => {
-                let mut followed = Followed::new(file, &stat);
+                let mut followed = self.beginning.follow(file, &stat);
                 followed.has_vanished = true;
                 self.followed = Some(followed);
             }
@@ -339,13 +339,7 @@ impl PerfMapFile {
         let Some((file, stat)) = self.rules.open(directory.as_fd(), name.as_ref())? else {
             return Ok(None);
         };
-        let mut followed = Followed::new(file, &stat);
-        followed.offset = self.beginning.offset_in(&stat);
-        followed.has_foreign_lines = !self.beginning.leaves_out_all(&stat, followed.offset)
-            && self
-                .beginning
-                .began
-                .is_some_and(|began| born_before(&followed.file, began));
+        let followed = self.beginning.follow(file, &stat);
         let previous = self.followed.replace(followed);
         if previous.is_some() {
             self.map.clear();
@@ -373,6 +367,22 @@ impl PerfMapBeginning {
         is_known || (offset > 0 && offset == size_of_file(stat))
     }
 
+    /// Begins with a file, under its name or behind a descriptor.
+    fn follow(self, file: OwnedFd, stat: &Stat) -> Followed {
+        let offset = self.offset_in(stat);
+        let is_older = || self.began.is_some_and(|began| born_before(&file, began));
+        let has_foreign_lines = !self.leaves_out_all(stat, offset) && is_older();
+        Followed {
+            file,
+            identity: identity(stat),
+            offset,
+            last_bytes: Vec::new(),
+            has_foreign_lines,
+            modified: modified(stat),
+            has_vanished: false,
+        }
+    }
+
     /// Where reading begins.
     fn offset_in(self, stat: &Stat) -> u64 {
         if self.not_before.is_some_and(|begin| modified(stat) < begin) {
@@ -394,18 +404,6 @@ impl PerfMapLocation {
 }
 
 impl Followed {
-    fn new(file: OwnedFd, stat: &Stat) -> Self {
-        Self {
-            file,
-            identity: identity(stat),
-            offset: 0,
-            last_bytes: Vec::new(),
-            has_foreign_lines: false,
-            modified: modified(stat),
-            has_vanished: false,
-        }
-    }
-
     /// Reads to the end that the file has now, or as far as it may.
     fn read_on(
         &mut self,

@@ -549,6 +549,33 @@ fn what_was_written_before_a_program_began_is_not_read() -> io::Result<()> {
     Ok(())
 }
 
+/// The same, where the descriptor that the writer has open is found before the name was looked for.
+#[test]
+fn a_descriptor_is_not_read_from_before_the_program_began_either() -> io::Result<()> {
+    let mut scene = Scene::new()?;
+    scene.append("1000 10 old\n")?;
+    scene.map.refresh();
+    let in_an_hour = (i64::MAX, 0);
+    let beginning = PerfMapBeginning {
+        not_before: Some((0, 0)),
+        read_before: scene.map.position(),
+        began: Some(in_an_hour),
+    };
+    let location = scene.map.location().clone();
+    let map = PerfMapFile::new(location, PerfMapLimits::default());
+    scene.map = map.beginning_at(beginning);
+    scene.append("2000 10 new\n")?;
+    let writer = File::open(scene.path())?;
+    let handle = PathBuf::from(format!("/proc/self/fd/{}", writer.as_raw_fd()));
+    scene.map.follow_handle(&handle);
+    scene.map.refresh();
+    assert_eq!(
+        (scene.name(0x1000), scene.name(0x2000)),
+        (None, Some("new".to_owned()))
+    );
+    Ok(())
+}
+
 /// A process that is gone has no directory any more, but its children's is the same.
 #[test]
 fn a_map_is_found_in_the_directory_of_another() -> io::Result<()> {
