@@ -59,8 +59,6 @@ pub(super) struct OwnedMap {
     is_behind: bool,
     /// Its process runs another program now: what is added is not this one's.
     is_frozen: bool,
-    /// It was not read to this program's last line before that.
-    is_incomplete: bool,
 }
 
 /// A child process, when it is first met.
@@ -131,7 +129,6 @@ fn share(file: PerfMapFile, owner: Pid) -> SharedMap {
         contest: Contest::new(owner),
         is_behind: true,
         is_frozen: false,
-        is_incomplete: false,
     }))
 }
 
@@ -229,12 +226,7 @@ impl Process {
         memory: &PerfMapMemory,
     ) -> Self {
         let mut map = lock(&self.map);
-        if is_fresh {
-            // Samples that wait for their names need these lines, and not those of others before them.
-            map.read_on(WORK_AT_ONCE);
-        }
         map.is_frozen = true;
-        map.is_incomplete = map.is_behind || !is_fresh;
         let own = &map.file;
         let began = file_time_at(since_boot);
         let position = if is_fresh {
@@ -303,12 +295,11 @@ impl Process {
     /// line before the first execution (`compile_trampoline`, Python/perf_trampoline.c).
     pub(super) fn name_of(&mut self, at: Avma) -> Option<Frame> {
         let mut own = self.own_name_of(at);
-        let has_foreign_lines = lock(&self.map).file.has_foreign_lines();
-        // What was found may be another program's, and its own line not read yet.
-        if own.is_none() || has_foreign_lines {
+        if own.is_none() {
             self.refresh_map();
             own = self.own_name_of(at);
         }
+        let has_foreign_lines = lock(&self.map).file.has_foreign_lines();
         if own.is_some() && !has_foreign_lines {
             return own;
         }
@@ -329,8 +320,7 @@ impl Process {
         let frame = map.name_at(at, is_its_own);
         let is_news = map.contest.rival() != rival;
         // Code that ran has an entry of its own process: where that is the only one, it is right.
-        let is_doubtful = map.file.has_foreign_lines()
-            && (!is_its_own || map.is_incomplete || map.is_renamed(at));
+        let is_doubtful = map.file.has_foreign_lines() && (!is_its_own || map.is_renamed(at));
         let frame = frame.filter(|_| !is_doubtful);
         drop(map);
         if is_news {
