@@ -7,7 +7,7 @@ use profiler_common::python::{IDENTITY_WORDS, identity};
 
 use super::input::Input;
 use crate::process::interpreter::{
-    CodeLayout, LineMap, LineTableKind, ReadMemory, read_code, read_text,
+    CodeLayout, Interpreter, LineMap, LineTableKind, ReadMemory, built_in, read_code, read_text,
 };
 
 /// Where the memory begins: the addresses in it are short ones.
@@ -29,27 +29,14 @@ pub fn code_objects(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = usize::from(input.byte()) % 3;
     let chars_max = usize::from(input.byte()) + 1;
+    let Interpreter { code, .. } = built_in(12, 0, BEGIN, 0).expect("3.12 is known");
     let layout = CodeLayout {
-        code_type: BEGIN,
-        object_type: 8,
-        identity: 56,
-        first_line: 68,
-        file: 112,
-        name: 120,
-        qualified_name: Some(128),
-        line_table: 136,
         lines: [
             LineTableKind::Lnotab,
             LineTableKind::Ranges,
             LineTableKind::Locations,
         ][kind],
-        text_length: 16,
-        text_state: 32,
-        text_interned_bits: 2,
-        text_ascii: 40,
-        text_compact: 56,
-        bytes_size: 16,
-        bytes_data: 32,
+        ..code
     };
     let memory = Memory(input.bytes(usize::MAX));
     let lines = LineMap::decode(layout.lines, 1, memory.0);

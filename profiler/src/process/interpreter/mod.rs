@@ -33,6 +33,8 @@ pub use layout::{CodeLayout, Interpreter, LineTableKind};
 pub use lines::{LINE_TABLE_BYTES_MAX, LineMap};
 pub use locate::{NotLocated, Runtime, locate};
 pub use memory::{ADDRESS_END, Memory, ReadMemory};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use offsets::built_in;
 pub(crate) use patient::THREAD_NAME;
 pub use patient::{PatientReader, Progress, Reading};
 pub use refusal::{Misfit, Refusal, Version};

@@ -121,7 +121,7 @@ const PYTHON_3_12: Row = Row {
 
 /// The layout of a version from 3.8 to 3.12, with the GIL that all of them have. `runtime` and `code_type` are addresses
 /// in the process; `version` is as in [`Interpreter`].
-pub(super) fn built_in(
+pub(crate) fn built_in(
     minor: u8,
     runtime: u64,
     code_type: u64,
