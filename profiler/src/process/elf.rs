@@ -547,16 +547,7 @@ mod tests {
 
         #[test]
         fn a_damaged_file_is_never_a_panic(damage in proptest::collection::vec((0_usize..20_000, any::<u8>()), 1..40), header in proptest::collection::vec((0_usize..64, any::<u8>()), 0..4), cut in 0_usize..40_000) {
-            let vdso = crate::process::vdso_image().unwrap_or_default();
-            let mut bytes = vdso.clone();
-            for (at, byte) in damage.into_iter().chain(header) {
-                if let Some(place) = bytes.get_mut(at) {
-                    *place = byte;
-                }
-            }
-            bytes.truncate(cut);
-            let mut file = tempfile::tempfile().expect("temporary file");
-            file.write_all(&bytes).expect("write");
+            let file = crate::process::damaged_vdso(damage.into_iter().chain(header), cut);
             exercise(&file);
         }
     }

@@ -41,6 +41,8 @@ pub use python::{inspect, perf_map_handle};
 pub use select::{Cgroup, Container, ContainerIdError, SelectError, Selector};
 pub use target::{Target, TargetError, has_exited, perf_map_directory, stack_of};
 pub use tree::descendants_of;
+#[cfg(test)]
+use vdso::damaged_vdso;
 pub use vdso::{vdso_file, vdso_image};
 
 /// What Python, if any, a process runs, and whether its trampolines are on.

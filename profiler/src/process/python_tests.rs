@@ -1,7 +1,6 @@
 #![expect(clippy::print_stderr, reason = "a skipped test says why")]
 
 use std::{
-    io::Write,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -260,15 +259,7 @@ proptest! {
 
     #[test]
     fn a_damaged_file_has_no_version_or_some_but_is_never_a_panic(damage in proptest::collection::vec((0_usize..12_000, any::<u8>()), 1..60), cut in 0_usize..20_000) {
-        let mut bytes = crate::process::vdso_image().unwrap_or_default();
-        for (at, byte) in damage {
-            if let Some(place) = bytes.get_mut(at) {
-                *place = byte;
-            }
-        }
-        bytes.truncate(cut);
-        let mut file = tempfile::tempfile().expect("temporary file");
-        file.write_all(&bytes).expect("write");
+        let file = crate::process::damaged_vdso(damage, cut);
         let _ = version_in_file(&file, true, &mut Budget(1 << 20));
     }
 

@@ -52,6 +52,21 @@ pub fn vdso_file() -> io::Result<MappedFile> {
     })
 }
 
+/// A file that was one: bytes of the vDSO are others, and it may be cut.
+#[cfg(test)]
+pub(super) fn damaged_vdso(damage: impl IntoIterator<Item = (usize, u8)>, cut: usize) -> File {
+    let mut bytes = vdso_image().unwrap_or_default();
+    for (at, byte) in damage {
+        if let Some(place) = bytes.get_mut(at) {
+            *place = byte;
+        }
+    }
+    bytes.truncate(cut);
+    let mut file = tempfile::tempfile().expect("temporary file");
+    file.write_all(&bytes).expect("write");
+    file
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -112,15 +112,7 @@ proptest! {
 
     #[test]
     fn a_damaged_file_is_never_a_panic(damage in proptest::collection::vec((0_usize..12_000, any::<u8>()), 1..60), cut in 0_usize..20_000, begin in any::<u64>()) {
-        let mut bytes = crate::process::vdso_image().unwrap_or_default();
-        for (at, byte) in damage {
-            if let Some(place) = bytes.get_mut(at) {
-                *place = byte;
-            }
-        }
-        bytes.truncate(cut);
-        let mut file = tempfile::tempfile().expect("temporary file");
-        file.write_all(&bytes).expect("write");
+        let file = crate::process::damaged_vdso(damage, cut);
         let identity = FileIdentity::of(&file).expect("stat");
         if let Ok(elf) = ElfFile::parse(&file) {
             let _ = elf.segments().bias(crate::model::Avma(begin), crate::model::FileOffset(begin));
