@@ -135,8 +135,8 @@ fn by_address(
         sorted.extend(groups(python));
         sorted.sort_by_key(|group| group.shim.unwrap_or(u64::MAX));
     }
-    let mut groups = groups(python).filter(|_| one_state).chain(sorted);
-    let mut next = groups.next();
+    let groups = groups(python).filter(|_| one_state).chain(sorted);
+    let mut groups = groups.peekable();
     for frame in natives(native) {
         let Some(cfa) = frame.cfa else {
             keep(frame, stack);
@@ -144,15 +144,8 @@ fn by_address(
         };
         // A group without a shim was cut short: it belongs to this loop, and maybe to others further out.
         let mut ran = false;
-        while let Some(group) = &next
-            && group.shim.is_none_or(|shim| shim < cfa)
-        {
-            let words = &python[group.words.clone()];
-            ran |= !words.is_empty();
-            stack
-                .user
-                .extend(python_frames(words).map(UserFrame::Python));
-            next = groups.next();
+        while let Some(group) = groups.next_if(|it| it.shim.is_none_or(|shim| shim < cfa)) {
+            ran |= add(group, python, stack);
         }
         if !ran {
             // It has no frame yet, or no more.
@@ -160,15 +153,18 @@ fn by_address(
         }
     }
     let mut is_left = false;
-    while let Some(group) = next {
-        let words = &python[group.words];
-        is_left |= !words.is_empty();
-        stack
-            .user
-            .extend(python_frames(words).map(UserFrame::Python));
-        next = groups.next();
+    for group in groups {
+        is_left |= add(group, python, stack);
     }
     !(is_left && native_is_whole)
+}
+
+/// Adds the frames of a group. False: it has none.
+fn add(group: Group, python: &[u64], stack: &mut UnwoundStack) -> bool {
+    let words = &python[group.words];
+    let frames = python_frames(words).map(UserFrame::Python);
+    stack.user.extend(frames);
+    !words.is_empty()
 }
 
 /// Puts each Python frame in the place of one loop. `is_whole`: no frame is missing of either kind, and they are counted
