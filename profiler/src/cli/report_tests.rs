@@ -8,8 +8,10 @@ use crate::{
         EndClass, Profile, Quality,
         testing::{Builder, python},
     },
-    session::{TargetSummary, Unsampled},
-    symbols::NameDiagnosis,
+    session::{
+        PythonSource, Remark, SampledEvent, StopReason, TargetSummary, Throttling, Unsampled,
+    },
+    symbols::{CrossCheck, NameDiagnosis},
 };
 
 fn target(names: NameDiagnosis) -> TargetSummary {

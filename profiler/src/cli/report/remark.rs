@@ -1,0 +1,69 @@
+//! Remarks of the session as sentences.
+
+use super::super::text::{clip, counted, grouped, visible};
+use crate::session::Remark;
+
+pub(super) fn remark(remark: &Remark) -> String {
+    match remark {
+        Remark::MappingsLeftOut(count) => format!(
+            "{} not followed: too many in one process; stacks through them break off",
+            counted(*count, "mapping")
+        ),
+        Remark::KernelNamesHidden => {
+            "kernel functions have no names: that takes CAP_SYSLOG, or kernel.kptr_restrict = 0 and \
+             kernel.perf_event_paranoid = 1"
+                .to_owned()
+        }
+        Remark::SharedPerfMap { pid, rival, frames } => format!(
+            "{} have two names each: pid {rival} writes the same /tmp/perf-PID.map as pid {pid}, whose pid it has in its \
+             own container; give each a /tmp of its own",
+            counted(*frames, "frame")
+        ),
+        Remark::NotPermitted(count) => format!(
+            "{} could not be looked into, and {} not recorded: that takes sudo or CAP_SYS_PTRACE",
+            if *count == 1 { "1 process".to_owned() } else { format!("{} processes", grouped(*count)) },
+            if *count == 1 { "was" } else { "were" }
+        ),
+        Remark::KernelStacksFailed(count) => {
+            format!("the kernel's part of {} could not be read", counted(*count, "stack"))
+        }
+        Remark::NoRoomForRows(count) => {
+            format!("stacks through {} break off: too large, or too many", counted(*count, "file"))
+        }
+        Remark::FilesOutOfReach(names) => {
+            let more = if names.len() > 1 { ", …" } else { "" };
+            format!(
+                "stacks break off in {} ({}{more}): deleted since, or out of reach; reading on takes CAP_CHECKPOINT_RESTORE",
+                counted(names.len() as u64, "file"),
+                names.first().map(|name| clip(&visible(name), 40)).unwrap_or_default()
+            )
+        }
+        Remark::CannotFollow => {
+            "child processes were not followed: this kernel has no BTF (CONFIG_DEBUG_INFO_BTF), or \
+             forbids tracepoints"
+                .to_owned()
+        }
+        Remark::TooManyProcesses(count) => {
+            format!(
+                "child processes beyond 4,096 at a time were not recorded ({})",
+                grouped(*count)
+            )
+        }
+        Remark::EventsLost(count) => {
+            format!(
+                "{} of processes were lost, the sample buffer being full: some may lack names",
+                counted(*count, "event")
+            )
+        }
+        Remark::ChildrenNotRecorded(pids) => {
+            let shown: Vec<String> = pids.iter().take(3).map(ToString::to_string).collect();
+            let more = if pids.len() > 3 { ", …" } else { "" };
+            let what = if pids.len() == 1 {
+                "a child process that ran Python was"
+            } else {
+                "child processes that ran Python were"
+            };
+            format!("{what} not recorded (pid {}{more}): -s records them too", shown.join(", "))
+        }
+    }
+}
