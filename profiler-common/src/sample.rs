@@ -1,15 +1,18 @@
 //! One sample as it lies in the ring buffer.
 //!
-//! A record is a [`SampleHeader`], then `python_words` words of interpreter frames ([`crate::python`]), then
-//! `native_words` words (addresses, innermost first, see [`native`]), then `kernel_words` addresses (innermost first),
+//! A record is a [`SampleHeader`], then `native_words` words (addresses, innermost first, see [`native`]), then
+//! `python_words` words of interpreter frames ([`crate::python`]), then `kernel_words` addresses (innermost first),
 //! then `stack_bytes` bytes of the user stack, which only an unfinished walk carries ([`flags::STACK_COPY`]).
 
 use crate::python::PYTHON_WORDS_MAX;
 
 /// Most native frames one sample can hold; deeper stacks end in [`StackEnd::DepthLimit`].
 pub const NATIVE_FRAMES_MAX: usize = 1024;
-/// Interpreter frames and native ones together end at this word of a sample.
-pub const USER_WORDS_MAX: usize = PYTHON_WORDS_MAX + 1536;
+/// Most words of native frames in one sample. Of [`NATIVE_FRAMES_MAX`] frames, every other one may execute the
+/// interpreter's loop and have a second word ([`native::CFA`]).
+pub const NATIVE_WORDS_MAX: usize = NATIVE_FRAMES_MAX + NATIVE_FRAMES_MAX / 2;
+/// Native frames and interpreter frames together end at this word of a sample.
+pub const USER_WORDS_MAX: usize = NATIVE_WORDS_MAX + PYTHON_WORDS_MAX;
 
 /// Bits of a native word above its address.
 pub mod native {
@@ -69,9 +72,9 @@ pub struct SampleHeader {
     pub end_saved_in_memory: u16,
     /// Bit n: `end_saved[n]` is unknown.
     pub end_saved_lost: u16,
-    /// Number of native words that follow the interpreter's.
+    /// Number of native words that follow the header.
     pub native_words: u16,
-    /// Number of interpreter words that follow the header.
+    /// Number of interpreter words that follow the native ones.
     pub python_words: u16,
     /// Number of kernel addresses that follow these.
     pub kernel_words: u16,
@@ -102,6 +105,10 @@ pub mod flags {
     /// The interpreter frames have nothing that says where they were called from C: this version has one activation of
     /// its loop for each of them (up to 3.10).
     pub const PYTHON_COUNTED: u16 = 16;
+    /// The sample hit 3.11 or 3.12 at the entry of its loop, where the newest `_PyCFrame` is empty. The interpreter frames
+    /// are those of the activation of the loop that is next on the C stack, and nothing else confirms that it is the
+    /// caller. With greenlets it may not be: a new greenlet has no caller, but its C stack begins on top of another one.
+    pub const PYTHON_UNCONFIRMED: u16 = 32;
 }
 
 /// How a walk ended. Every value has a counter of its own.

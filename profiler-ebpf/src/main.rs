@@ -1,8 +1,8 @@
 //! The kernel side of pyprof-bpf: on each tick, is this task a target, and if so, what is its stack?
 //!
 //! ```text
-//! sample ─► target (whose tick is it?) ─► regs (user registers) ─► python (the interpreter's frames, one by one)
-//!             ─► walk (native frames, one by one) ─► emit (one ring record)
+//! sample ─► target (whose tick is it?) ─► regs (user registers) ─► walk (native frames, one by one)
+//!             ─► python (the interpreter's frames, one by one) ─► emit (one ring record)
 //! ```
 //!
 //! Beside it, `follow` keeps up with processes: children of targets, programs that replace others, ends.
@@ -46,12 +46,12 @@ fn sample(context: PerfEventContext) -> u32 {
     };
     let data: *const bpf_perf_event_data = context.ctx;
     let has_registers = regs::start(data, state, &target);
-    python::read_python(target.slot, target.tgid);
     if has_registers {
         walk::run(state, target.slot);
     } else {
         walk::end(state, StackEnd::NoUserRegisters);
     }
+    python::read_python(target.slot, target.tgid);
     emit::submit(&context, state);
     0
 }

@@ -123,7 +123,7 @@ pub(crate) static TELL_ALL_EXECS: u8 = 0;
 
 /// Words behind the header: interpreter frames and native ones, kernel frames, and as much of a copied stack as they
 /// leave room for: all of it, unless more than a hundred interpreter frames stand before it.
-pub(crate) const WORDS: usize = 3856;
+pub(crate) const WORDS: usize = 3840;
 
 const _: () = assert!(USER_WORDS_MAX + KERNEL_FRAMES_MAX + 1 <= WORDS);
 
@@ -161,8 +161,26 @@ pub(crate) struct State {
     pub(crate) mapping_begin: u64,
     pub(crate) mapping_end: u64,
     pub(crate) mapping_index: u64,
+    /// The innermost activations of the interpreter's loop that the walk met.
+    pub(crate) loops: Loops,
     /// What `python` keeps.
     pub(crate) python: PythonState,
+}
+
+/// The innermost activations of the interpreter's loop on the native stack.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Loops {
+    /// How many the walk met.
+    pub(crate) count: u64,
+    /// The innermost one is the interrupted function itself: 1, else 0.
+    pub(crate) interrupted: u64,
+    /// Where its part of the stack begins and ends.
+    pub(crate) sp: u64,
+    pub(crate) cfa: u64,
+    /// The same of the next one; 0: there is none.
+    pub(crate) outer_sp: u64,
+    pub(crate) outer_cfa: u64,
 }
 
 /// Reading the interpreter's frames.
@@ -181,11 +199,20 @@ pub(crate) struct PythonState {
     pub(crate) interpreter: u64,
     pub(crate) candidate: u64,
     pub(crate) is_only: u64,
+    /// The state whose frames are read.
+    pub(crate) thread: u64,
     /// The frame that comes next, and its `_PyCFrame`.
     pub(crate) frame: u64,
     pub(crate) cframe: u64,
-    /// That frame is the state's first: 1, else 0.
-    pub(crate) is_first: u64,
+    /// What the first `_PyCFrame` has as the one before it.
+    pub(crate) cframe_previous: u64,
+    /// It may not be filled yet, and no entry of its activation has shown that it is: 1, else 0.
+    pub(crate) is_doubtful: u64,
+    /// It is not filled: 1, else 0.
+    pub(crate) is_empty: u64,
+    /// Words that were in use before the interpreter's first one, and before the first of this state.
+    pub(crate) list_begin: u64,
+    pub(crate) state_begin: u64,
     /// The code object of the frame before, and its identity: in a recursion, all have the same.
     pub(crate) code: u64,
     pub(crate) identity: u64,

@@ -1,12 +1,14 @@
 //! The interpreter's own frames: what Python functions the thread is in.
 //!
-//! Independent of the native walk, and before it. The event interrupts the thread itself, so what it wrote last is what
-//! is read here: other than for a reader in another process, its frames do not change underneath.
+//! They do not depend on the native walk, but for one moment of 3.11 and 3.12 (see `entry`). The event interrupts the
+//! thread itself, so what it wrote last is what is read here: other than for a reader in another process, its frames do
+//! not change underneath.
 //!
 //! ```text
 //! thread pointer ─► find (its PyThreadState) ─► step (frame, code object, its identity) ─► two words each
 //! ```
 
+mod entry;
 mod find;
 mod step;
 
@@ -19,7 +21,7 @@ use profiler_common::{
         ADDRESS_BITS, FRAME_WORDS, KIND_SHIFT, NO_FIELD, PYTHON_WORDS_MAX, PythonEnd,
         THREAD_STATES_MAX, ThreadKey,
     },
-    sample::flags,
+    sample::{USER_WORDS_MAX, flags},
 };
 
 use crate::maps::{self, PROCESS_MAPPINGS, State, THREADS, global};
@@ -50,20 +52,32 @@ pub(crate) extern "C" fn read_python(slot: u32, tgid: u32) -> u32 {
     if mappings.python.frame_owner == NO_FIELD && mappings.python.frame_is_entry == NO_FIELD {
         state.header.flags |= flags::PYTHON_COUNTED;
     }
+    // SAFETY: a field of the map value; volatile as in `walk::unwind_step`.
+    let begin = unsafe { core::ptr::read_volatile(&raw const state.used) };
+    state.python.list_begin = begin;
+    state.python.is_empty = 0;
     let found = find::find_states(tgid);
     if found == PythonEnd::Whole as u32 {
-        for index in 0..THREAD_STATES_MAX as u32 {
-            if u64::from(index) >= state.python.state_count || step::python_state(index) == 0 {
+        let mut index = 0;
+        // A state is read a second time when its first `_PyCFrame` turns out to be empty.
+        for _ in 0..=THREAD_STATES_MAX {
+            if u64::from(index) >= state.python.state_count {
                 break;
+            }
+            match step::python_state(index) {
+                step::NO_ROOM => break,
+                step::AGAIN => {}
+                _ => index += 1,
             }
         }
     } else {
         state.header.python_end = found as u16;
     }
-    // SAFETY: a field of the map value; volatile as in `walk::unwind_step`.
+    // SAFETY: as above.
     let used = unsafe { core::ptr::read_volatile(&raw const state.used) };
-    state.header.python_words = used as u16;
-    maps::add(counters::PYTHON_FRAMES, used / FRAME_WORDS as u64);
+    let words = used.wrapping_sub(begin);
+    state.header.python_words = words as u16;
+    maps::add(counters::PYTHON_FRAMES, words / FRAME_WORDS as u64);
     0
 }
 
@@ -113,7 +127,9 @@ fn word(base: u64, offset: u64) -> Option<u64> {
 fn push(state: &mut State, kind: u64, address: u64, second: u64) -> bool {
     // SAFETY: a field of the map value; volatile as in `walk::unwind_step`.
     let used = unsafe { core::ptr::read_volatile(&raw const state.used) };
-    if used > (PYTHON_WORDS_MAX - FRAME_WORDS) as u64 {
+    if used > (USER_WORDS_MAX - FRAME_WORDS) as u64
+        || used.wrapping_sub(state.python.list_begin) > (PYTHON_WORDS_MAX - FRAME_WORDS) as u64
+    {
         return false;
     }
     let address = address & ((1 << ADDRESS_BITS) - 1);

@@ -46,6 +46,9 @@ pub(crate) fn start(data: *const bpf_perf_event_data, state: *mut State, target:
     state.mapping_begin = u64::MAX;
     state.mapping_end = 0;
     state.mapping_index = 0;
+    state.loops.count = 0;
+    state.loops.interrupted = 0;
+    state.loops.outer_cfa = 0;
 
     // SAFETY: the kernel passes a valid context; the verifier checks each field access.
     let cs = unsafe { (*data).regs.cs };

@@ -9,7 +9,7 @@ use core::arch::asm;
 use aya_ebpf::helpers::{bpf_probe_read_user, generated};
 use profiler_common::{
     counters,
-    sample::{NATIVE_FRAMES_MAX, StackEnd, USER_WORDS_MAX, flags, native},
+    sample::{NATIVE_FRAMES_MAX, NATIVE_WORDS_MAX, StackEnd, flags, native},
     unwind_row::{
         CHUNK_ROWS, MAPPINGS_MAX, PAGE_BYTES, PAGE_SHIFT, ProcessMappings, RULE_BITS, RULE_NONE,
         SAVED_UNKNOWN, UnwindRule, bp, cfa, mapping_kind, rule_flags,
@@ -109,7 +109,7 @@ pub(crate) extern "C" fn unwind_step(slot: u32) -> u32 {
 fn push(state: &mut State, word: u64) -> bool {
     // SAFETY: a field of the map value; volatile as above.
     let used = unsafe { core::ptr::read_volatile(&raw const state.used) };
-    if used >= USER_WORDS_MAX as u64 {
+    if used >= NATIVE_WORDS_MAX as u64 {
         return false;
     }
     state.words[used as usize] = word;
@@ -423,14 +423,29 @@ fn say_what_it_is(state: &mut State, flags: u16, cfa: u64) {
     if flags & rule_flags::EVALUATION_LOOP != 0 {
         // Without room for it, the walk ends at the next frame.
         push(state, native::CFA | cfa & native::ADDRESS);
+        note_loop(state, cfa);
         return;
     }
     // SAFETY: a field of the map value; volatile as above.
     let used = unsafe { core::ptr::read_volatile(&raw const state.used) };
     let last = used.wrapping_sub(1);
-    if last < USER_WORDS_MAX as u64 {
+    if last < NATIVE_WORDS_MAX as u64 {
         state.words[last as usize] |= native::TRAMPOLINE;
     }
+}
+
+/// Keeps what `python` needs of the innermost activations of the loop.
+#[inline(always)]
+fn note_loop(state: &mut State, cfa: u64) {
+    if state.loops.count == 0 {
+        state.loops.interrupted = state.leaf;
+        state.loops.sp = state.sp;
+        state.loops.cfa = cfa;
+    } else if state.loops.count == 1 {
+        state.loops.outer_sp = state.sp;
+        state.loops.outer_cfa = cfa;
+    }
+    state.loops.count += 1;
 }
 
 /// The CFA of a [`cfa::DEREF_RSP`] or [`cfa::DEREF_RBP`] rule.

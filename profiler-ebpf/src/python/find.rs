@@ -4,6 +4,7 @@
 //! remembered one must still be linked where it was: the C library gives the stack of a thread that has ended, and so
 //! its thread pointer, to the next one.
 
+use aya_ebpf::helpers::bpf_probe_read_user;
 use profiler_common::{
     counters,
     python::{NO_FIELD, PythonEnd, THREAD_STATES_MAX, ThreadState},
@@ -114,7 +115,7 @@ pub(crate) extern "C" fn find_step() -> u32 {
     if is_of_this_thread(pointer, candidate) {
         // Up to 3.10, and maybe later, a new state has its creator's `thread_id` until its own thread starts: it is the
         // one without a frame.
-        if first_frame(pointer, candidate).is_some() {
+        if first(pointer, candidate).is_some_and(|first| first.frame != 0) {
             // SAFETY: a field of the map value; volatile as in `walk::unwind_step`.
             let count = unsafe { core::ptr::read_volatile(&raw const python.state_count) };
             if count >= THREAD_STATES_MAX as u64 {
@@ -133,17 +134,38 @@ pub(crate) extern "C" fn find_step() -> u32 {
     1
 }
 
-/// The frame with which a state begins, and its `_PyCFrame`. `None`: it is in no function, or cannot be read.
+/// With what a state begins.
+pub(super) struct First {
+    /// Its innermost frame; 0: it is in no function.
+    pub(super) frame: u64,
+    /// 3.11 and 3.12: the `_PyCFrame` that has that frame, and the one before it.
+    pub(super) cframe: u64,
+    pub(super) cframe_previous: u64,
+}
+
+/// What a state begins with. `None`: that cannot be read.
 #[inline(always)]
-pub(super) fn first_frame(pointer: *mut State, thread: u64) -> Option<(u64, u64)> {
+pub(super) fn first(pointer: *mut State, thread: u64) -> Option<First> {
     // SAFETY: this CPU's map value.
     let layout = unsafe { &(*pointer).python.layout };
-    let first = word(thread, u64::from(layout.thread_frame)).filter(|&first| first != 0)?;
-    if layout.cframe_frame == NO_FIELD {
-        return Some((first, 0));
+    let first = word(thread, u64::from(layout.thread_frame))?;
+    if layout.cframe_frame == NO_FIELD || first == 0 {
+        return Some(First {
+            frame: first,
+            cframe: 0,
+            cframe_previous: 0,
+        });
     }
-    let frame = word(first, u64::from(layout.cframe_frame)).filter(|&frame| frame != 0)?;
-    Some((frame, first))
+    // `previous` stands behind `current_frame` (`_PyCFrame`, Include/cpython/pystate.h, 3.11 and 3.12).
+    let fields = first.wrapping_add(u64::from(layout.cframe_frame));
+    // SAFETY: a checked read of user memory.
+    let [frame, cframe_previous] =
+        unsafe { bpf_probe_read_user(fields as *const [u64; 2]) }.ok()?;
+    Some(First {
+        frame,
+        cframe: first,
+        cframe_previous,
+    })
 }
 
 #[inline(always)]

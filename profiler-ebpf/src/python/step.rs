@@ -8,10 +8,10 @@ use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use profiler_common::python::{
     CODE_BYTES_MAX, CONTENT_BYTES, CONTENT_LENGTH_AT, CONTENT_NAME, CONTENT_TABLE, FRAME_BYTES_MAX,
     IDENTITY_WORDS, NO_FIELD, NO_INSTRUCTION, PYTHON_WORDS_MAX, PythonEnd, THREAD_STATES_MAX,
-    content_end, entry, mix,
+    content_end, entry as entry_kind, mix,
 };
 
-use super::{find::first_frame, push, word};
+use super::{entry, find::first, push, word};
 use crate::maps::{self, CODE_WORDS, FRAME_WINDOW_WORDS, PythonState, State, known_code};
 
 /// Steps of one state: one for each entry.
@@ -20,25 +20,50 @@ const WINDOW_BYTES: u64 = 8 * FRAME_WINDOW_WORDS as u64;
 /// An instruction is not further from the beginning of its code than this.
 const CODE_DISTANCE_MAX: i64 = 1 << 24;
 
-/// Reads all frames of one of the states that were found. Returns 0 when there is no room for another state's.
+/// [`python_state`]: there is no room for another state's frames.
+pub(super) const NO_ROOM: u32 = 0;
+/// [`python_state`]: it is done.
+const DONE: u32 = 1;
+/// [`python_state`]: what was read is not of this moment. Called again, it begins further out.
+pub(super) const AGAIN: u32 = 2;
+
+/// Reads all frames of one of the states that were found.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn python_state(index: u32) -> u32 {
     let Some(pointer) = maps::state() else {
-        return 0;
+        return NO_ROOM;
     };
     // SAFETY: this CPU's map value.
     let state = unsafe { &mut *pointer };
     let thread = state.python.states[index as usize & (THREAD_STATES_MAX - 1)];
-    if state.python.state_count > 1 && !push(state, entry::THREAD_STATE, thread, 0) {
-        return end(state, PythonEnd::DepthLimit);
+    state.python.thread = thread;
+    state.python.is_doubtful = 0;
+    if state.python.is_empty != 0 {
+        state.python.is_empty = 0;
+        state.used = state.python.state_begin;
+        if entry::python_caller(index) == 0 {
+            return DONE;
+        }
+    } else {
+        if state.python.state_count > 1 && !push(state, entry_kind::THREAD_STATE, thread, 0) {
+            return end(state, PythonEnd::DepthLimit);
+        }
+        // SAFETY: a field of the map value; volatile as in `walk::unwind_step`.
+        state.python.state_begin = unsafe { core::ptr::read_volatile(&raw const state.used) };
+        let Some(first) = first(pointer, thread) else {
+            end(state, PythonEnd::ReadFault);
+            return DONE;
+        };
+        state.python.frame = first.frame;
+        state.python.cframe = first.cframe;
+        state.python.cframe_previous = first.cframe_previous;
+        state.python.is_doubtful = u64::from(entry::is_doubtful(state));
+        if first.frame == 0 {
+            end(state, PythonEnd::Whole);
+            return done(state);
+        }
     }
-    let Some((frame, cframe)) = first_frame(pointer, thread) else {
-        return end(state, PythonEnd::Whole);
-    };
-    state.python.frame = frame;
-    state.python.cframe = cframe;
-    state.python.is_first = 1;
     state.python.code = 0;
     state.python.window_begin = 0;
     for _ in 0..STEPS_MAX {
@@ -46,13 +71,23 @@ pub(crate) extern "C" fn python_state(index: u32) -> u32 {
             break;
         }
     }
-    1
+    done(state)
+}
+
+#[inline(always)]
+fn done(state: &State) -> u32 {
+    // SAFETY: a field of the map value, which `python_step` may have changed.
+    let is_empty = unsafe { core::ptr::read_volatile(&raw const state.python.is_empty) };
+    if is_empty == 0 { DONE } else { AGAIN }
 }
 
 /// Notes how reading ended: of several states, the worst counts.
 #[inline(always)]
-fn end(state: &mut State, reason: PythonEnd) -> u32 {
-    if state.header.python_end < reason as u16 {
+pub(super) fn end(state: &mut State, reason: PythonEnd) -> u32 {
+    if state.python.is_doubtful != 0 {
+        // Frames of an activation of the loop end with its shim. These did not.
+        state.python.is_empty = 1;
+    } else if state.header.python_end < reason as u16 {
         state.header.python_end = reason as u16;
     }
     0
@@ -77,7 +112,7 @@ pub(crate) extern "C" fn python_step() -> u32 {
     let is_shim = layout.frame_owner != NO_FIELD
         && frame_byte(python, layout.frame_owner) >= layout.shim_owner;
     if is_shim {
-        if !push(state, entry::SHIM, frame, 0) {
+        if !entry::confirm(state, previous) || !push(state, entry_kind::SHIM, frame, 0) {
             return end(state, PythonEnd::DepthLimit);
         }
         return go_to(state, previous);
@@ -88,17 +123,17 @@ pub(crate) extern "C" fn python_step() -> u32 {
     } else {
         match identify(python, code) {
             Some(identity) => identity,
-            None => return not_code(pointer),
+            None => return end(state, PythonEnd::NotCode),
         }
     };
     let instruction = instruction(python, code);
     let second = u64::from(instruction as u32) | (identity << 32);
     let is_entry = python.layout.frame_is_entry != NO_FIELD
         && frame_byte(python, python.layout.frame_is_entry) != 0;
-    if !push(state, entry::FRAME, code, second) {
+    if !push(state, entry_kind::FRAME, code, second) {
         return end(state, PythonEnd::DepthLimit);
     }
-    if is_entry && !leave_cframe(state) {
+    if is_entry && !(entry::confirm(state, previous) && leave_cframe(state)) {
         return end(state, PythonEnd::DepthLimit);
     }
     go_to(state, previous)
@@ -108,7 +143,6 @@ pub(crate) extern "C" fn python_step() -> u32 {
 #[inline(always)]
 fn go_to(state: &mut State, previous: u64) -> u32 {
     state.python.frame = previous;
-    state.python.is_first = 0;
     if previous == 0 {
         return end(state, PythonEnd::Whole);
     }
@@ -121,27 +155,7 @@ fn leave_cframe(state: &mut State) -> bool {
     let cframe = state.python.cframe;
     let offset = state.python.layout.cframe_previous;
     state.python.cframe = word(cframe, u64::from(offset)).unwrap_or(0);
-    push(state, entry::SHIM, cframe, 0)
-}
-
-/// What the frame points at is no code object. 3.11 and 3.12 publish a new `_PyCFrame` before it has a frame
-/// (`_PyEval_EvalFrameDefault`, Python/ceval.c): the one before it has.
-#[inline(always)]
-fn not_code(pointer: *mut State) -> u32 {
-    // SAFETY: this CPU's map value.
-    let state = unsafe { &mut *pointer };
-    let python = &mut state.python;
-    if python.is_first != 0 && python.layout.cframe_previous != NO_FIELD {
-        python.is_first = 0;
-        let cframe = word(python.cframe, u64::from(python.layout.cframe_previous)).unwrap_or(0);
-        let frame = word(cframe, u64::from(python.layout.cframe_frame)).unwrap_or(0);
-        if frame != 0 {
-            python.cframe = cframe;
-            python.frame = frame;
-            return 1;
-        }
-    }
-    end(state, PythonEnd::NotCode)
+    push(state, entry_kind::SHIM, cframe, 0)
 }
 
 /// Reads a code object and gives its identity; `None`: it is none.

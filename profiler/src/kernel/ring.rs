@@ -130,8 +130,8 @@ fn parse_sample<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSamp
     };
     words.extend(chunks.iter().map(|&bytes| u64::from_ne_bytes(bytes)));
 
-    let (python, rest) = words.split_at_checked(usize::from(header.python_words))?;
-    let (native, rest) = rest.split_at_checked(usize::from(header.native_words))?;
+    let (native, rest) = words.split_at_checked(usize::from(header.native_words))?;
+    let (python, rest) = rest.split_at_checked(usize::from(header.python_words))?;
     let (kernel, rest) = rest.split_at_checked(usize::from(header.kernel_words))?;
     let at = Avma(header.end_address);
     let unfinished = (header.flags & flags::STACK_COPY != 0).then(|| {
