@@ -39,7 +39,7 @@ use self::{
     args::{ActivateArgs, Cli, Command, DoctorArgs, RecordArgs},
     settings::{Settings, Typed},
 };
-use crate::process::launch;
+use crate::{process::launch, session};
 
 /// The program from its words (the first one is its name) to its exit code.
 ///
@@ -47,10 +47,13 @@ use crate::process::launch;
 /// may be the help text.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode> {
     let words: Vec<OsString> = words.into_iter().collect();
-    if let [_, first, command @ ..] = words.as_slice()
-        && first == launch::HELPER
-    {
-        return Ok(launch::exec_when_ready(command).into());
+    if let [_, first, command @ ..] = words.as_slice() {
+        if first == launch::HELPER {
+            return Ok(launch::exec_when_ready(command).into());
+        }
+        if let Some(code) = session::run_symbol_process(first) {
+            return Ok(code);
+        }
     }
     panics::tell_in_one_line();
     panics::caught(|| run_command(words))

@@ -25,7 +25,7 @@ use crate::{
         Cgroup, Container, Selector,
         launch::{Launched, TrampolineFolder, Trampolines, sudo_caller},
     },
-    session::{self, Progress, PythonFrom, RecordSettings, Recording, StopReason},
+    session::{self, Progress, PythonFrom, RecordSettings, Recording, StopReason, SymbolProcess},
 };
 
 /// What is set up while this process has all of its rights.
@@ -50,6 +50,8 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
     // Before there is anything that would have to be taken away again.
     let signals = catch_signals()?;
     let job = set_up(settings)?;
+    // With the rights of now: it becomes another user.
+    let symbols = SymbolProcess::start();
     privilege::raise_limits();
     // Before the event loop, whose threads begin with the rights of this one.
     give_up_rights(settings).context("cannot give up the rights that are not needed")?;
@@ -62,14 +64,14 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
     let code = runtime.block_on(async {
         match job {
             Job::Running { selector, outputs } => {
-                record_running(settings, selector, outputs, signals).await
+                record_running(settings, selector, symbols, outputs, signals).await
             }
             Job::Command {
                 launched,
                 trampolines,
                 outputs,
             } => {
-                let code = record_command(settings, launched, outputs, signals).await;
+                let code = record_command(settings, launched, symbols, outputs, signals).await;
                 drop(trampolines);
                 code
             }
@@ -197,6 +199,7 @@ fn program_for_sudo() -> String {
 async fn record_running(
     settings: &Settings,
     selector: Selector,
+    symbols: SymbolProcess,
     outputs: Writer<Prepared>,
     mut signals: Signals,
 ) -> anyhow::Result<u8> {
@@ -217,7 +220,7 @@ async fn record_running(
         signals.abort().await;
     });
     let finished = async {
-        let recording = sample(settings, selector, stop, progress).await?;
+        let recording = sample(settings, selector, symbols, stop, progress).await?;
         drop(status);
         finish(settings, recording, outputs).await
     };
@@ -231,6 +234,7 @@ async fn record_running(
 async fn record_command(
     settings: &Settings,
     launched: Launched,
+    symbols: SymbolProcess,
     outputs: Writer<Prepared>,
     signals: Signals,
 ) -> anyhow::Result<u8> {
@@ -261,7 +265,7 @@ async fn record_command(
     });
     let finished = async {
         let command = Selector::Pids(vec![pid]);
-        let recording = sample(settings, command, stop, progress).await?;
+        let recording = sample(settings, command, symbols, stop, progress).await?;
         // A command that could not be run is the news, not the empty recording.
         if let Ok(begun) = has_begun.await {
             begun?;
@@ -304,6 +308,7 @@ fn combined(ours: u8, ended: Option<ExitStatus>) -> u8 {
 async fn sample(
     settings: &Settings,
     selector: Selector,
+    symbols: SymbolProcess,
     stop: oneshot::Receiver<StopReason>,
     progress: watch::Sender<Progress>,
 ) -> anyhow::Result<Recording> {
@@ -328,7 +333,7 @@ async fn sample(
         ring_bytes: settings.ring_bytes,
     };
     // On a thread that waits for descriptors and timers itself: each turn of the session wakes one thread, not two.
-    let recording = tokio::spawn(session::record(wanted, stop, progress));
+    let recording = tokio::spawn(session::record(wanted, symbols, stop, progress));
     Ok(recording.await.context("the recording was cut short")??)
 }
 

@@ -24,6 +24,12 @@ pub enum ResolveMiss {
     NoSymbol,
     /// Its file could not be read.
     FileUnreadable,
+    /// Its file has more symbols than are read, or they could not be parsed with the time and memory that one file has.
+    SymbolsTooCostly,
+    /// The recording had ended, and there was no more time.
+    NotInTime,
+    /// The process in which symbols are parsed could not be started.
+    NoSymbolProcess,
     /// A Python function whose code was freed before it was read.
     FreedCode,
     /// A Python function whose code could not be read in time: too much of it was new at once.
@@ -89,6 +95,9 @@ impl fmt::Display for ResolveMiss {
         f.write_str(match self {
             Self::NoSymbol => "no symbol",
             Self::FileUnreadable => "file unreadable",
+            Self::SymbolsTooCostly => "symbols too costly to read",
+            Self::NotInTime => "not found in time",
+            Self::NoSymbolProcess => "no process to read symbols in",
             Self::FreedCode => "freed before it was read",
             Self::UnreadCode => "not read in time",
             Self::NotInPerfMap => "not in the perf map",

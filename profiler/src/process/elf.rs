@@ -7,6 +7,7 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use object::elf;
 
+use super::elf_extract::CopyOf;
 use crate::model::{Avma, FileOffset, Svma};
 
 /// Entries of the section and program header tables that are read.
@@ -42,7 +43,7 @@ pub(super) struct Section {
     pub(super) name: u32,
     pub(super) kind: u32,
     pub(super) flags: u64,
-    address: u64,
+    pub(super) address: u64,
     pub(super) offset: u64,
     pub(super) size: u64,
     pub(super) link: u32,
@@ -216,19 +217,13 @@ impl<'f> ElfFile<'f> {
 
     /// It has a table of all its symbols.
     pub fn has_full_symbols(&self) -> bool {
-        self.sections
-            .iter()
-            .any(|section| section.kind == elf::SHT_SYMTAB)
+        self.section(".symtab").is_some()
     }
 
-    /// Bytes of DWARF in it, after decompression: what reading all of it takes, roughly.
+    /// Bytes of DWARF in it that are used, after decompression: what reading all of it takes, roughly.
     pub fn debug_info_bytes(&self) -> u64 {
-        let debug = self
-            .sections
-            .iter()
-            .filter(|section| self.is_debug_info(section));
-        debug
-            .map(|section| self.uncompressed_bytes(section))
+        self.sections_to_copy(CopyOf::DebugInfo)
+            .map(|(_, section)| self.uncompressed_bytes(section))
             .fold(0, u64::saturating_add)
     }
 
@@ -266,11 +261,15 @@ impl<'f> ElfFile<'f> {
         u16_at(&self.header, 18) == elf::EM_X86_64
     }
 
-    fn section(&self, name: &str) -> Option<&Section> {
-        self.sections.iter().find(|section| {
-            let rest = self.name_onwards(section).strip_prefix(name.as_bytes());
-            rest.is_some_and(|rest| rest.first().is_none_or(|&end| end == 0))
-        })
+    pub(super) fn section(&self, name: &str) -> Option<&Section> {
+        self.sections
+            .iter()
+            .find(|section| self.is_called(section, name))
+    }
+
+    pub(super) fn is_called(&self, section: &Section, name: &str) -> bool {
+        let rest = self.name_onwards(section).strip_prefix(name.as_bytes());
+        rest.is_some_and(|rest| rest.first().is_none_or(|&end| end == 0))
     }
 
     fn uncompressed_bytes(&self, section: &Section) -> u64 {
@@ -289,12 +288,6 @@ impl<'f> ElfFile<'f> {
             return length.map_or(u64::MAX, u64::from_be_bytes);
         }
         section.size
-    }
-
-    /// The section holds DWARF, or the old compressed form of it.
-    pub(super) fn is_debug_info(&self, section: &Section) -> bool {
-        let name = self.name_onwards(section);
-        name.starts_with(b".debug_") || name.starts_with(b".zdebug_")
     }
 
     /// A section's name, which ends at the first zero, and what follows. Looking for that zero would cost as much as the

@@ -26,6 +26,7 @@ mod vdso;
 pub use children::Children;
 pub use clock::{file_time_at, now_since_boot};
 pub use elf::{ElfFile, Segments, Stated, SymbolTable};
+pub use elf_extract::{COPY_BYTES_MAX, CopyOf, ElfCopy};
 pub use file::{
     FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped,
     takes_map_files,
@@ -39,6 +40,7 @@ pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_handle};
 pub use select::{Cgroup, Container, ContainerIdError, SelectError, Selector};
+pub use status::cpu_time_of;
 pub use target::{Target, TargetError, has_exited, perf_map_directory, stack_of};
 pub use tree::descendants_of;
 #[cfg(test)]

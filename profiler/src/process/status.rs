@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::model::Pid;
+
 /// `PF_KTHREAD` (include/linux/sched.h, Linux 6.12).
 const PF_KTHREAD: u64 = 0x0020_0000;
 
@@ -78,6 +80,12 @@ impl Image {
         let code = [begin, end];
         (begin > 1 && stack > 1).then_some(Self { code, stack })
     }
+}
+
+/// CPU time that a process has used so far; `None`: it is gone.
+pub fn cpu_time_of(pid: Pid) -> Option<Duration> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    Stat::parse(&text).map(|stat| stat.cpu_time())
 }
 
 impl Stat {

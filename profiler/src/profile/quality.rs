@@ -37,6 +37,14 @@ pub struct Quality {
     pub native_named: u64,
     /// Frames of compiled code shown as `module+0xoffset`.
     pub native_unnamed: u64,
+    /// Those of them whose name was not found in time, after the recording.
+    pub native_late: u64,
+    /// Those of them in files that have more symbols than are read, or whose symbols took too much time or memory.
+    pub native_too_costly: u64,
+    /// Those of them that nobody could be asked about: there was no process to parse symbols in.
+    pub native_unasked: u64,
+    /// Processes for parsing symbols that crashed, or took too much and were ended. Set like `ring_full`.
+    pub symbol_processes_lost: u64,
     /// Samples not in the profile: the profile's limits were reached.
     pub not_kept: u64,
     /// Samples not in the profile: the ring buffer was full. Set by whoever reads the kernel's counters.
@@ -55,6 +63,9 @@ pub(super) struct FrameCounts {
     unread: u64,
     native_named: u64,
     native_unnamed: u64,
+    native_late: u64,
+    native_too_costly: u64,
+    native_unasked: u64,
 }
 
 impl Quality {
@@ -103,6 +114,9 @@ impl Quality {
             self.unread += counts.unread * count;
             self.native_named += counts.native_named * count;
             self.native_unnamed += counts.native_unnamed * count;
+            self.native_late += counts.native_late * count;
+            self.native_too_costly += counts.native_too_costly * count;
+            self.native_unasked += counts.native_unasked * count;
         }
         if has_python {
             self.with_python += count;
@@ -137,8 +151,14 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                         counts.contested += 1;
                     }
                     (FrameKind::Native | FrameKind::Interpreter, None) => counts.native_named += 1,
-                    (FrameKind::Native | FrameKind::Interpreter, Some(_)) => {
+                    (FrameKind::Native | FrameKind::Interpreter, Some(miss)) => {
                         counts.native_unnamed += 1;
+                        match miss {
+                            ResolveMiss::NotInTime => counts.native_late += 1,
+                            ResolveMiss::SymbolsTooCostly => counts.native_too_costly += 1,
+                            ResolveMiss::NoSymbolProcess => counts.native_unasked += 1,
+                            _ => {}
+                        }
                     }
                     (FrameKind::Kernel | FrameKind::Jit, _) => {}
                 }

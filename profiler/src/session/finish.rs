@@ -67,7 +67,9 @@ impl Session {
         } = self.targets.finish(&mut stages);
         let out_of_reach: Vec<String> = self.resolver.out_of_reach().map(str::to_owned).collect();
         let cross_check = self.resolver.cross_check().cloned();
-        let mut profile = self.aggregator.finish(self.resolver.finish(NAMES_PATIENCE));
+        let named = self.resolver.finish(NAMES_PATIENCE);
+        let mut profile = self.aggregator.finish(named.locations);
+        profile.quality.symbol_processes_lost = named.losses;
         profile.quality.ring_full = counters.ring_full;
         profile.quality.not_kept += malformed + built.walks_abandoned;
         profile.quality.finished_in_user_space = self.finished_in_user_space;

@@ -14,14 +14,14 @@ mod unmet;
 pub use error::SessionError;
 pub use record::record;
 pub use settings::{PythonFrom, RecordSettings};
+pub use crate::symbols::{SymbolProcess, worker::run_if_called as run_symbol_process};
 pub use summary::{
     BpfStats, Progress, PythonSource, Recording, Remark, SampledEvent, StopReason, Summary,
     TargetSummary, Throttling, Unsampled,
 };
 
 /// Names of the threads that read hostile files, and catch the panics this may cause.
-pub const CAREFUL_THREADS: [&str; 3] = [
+pub const CAREFUL_THREADS: [&str; 2] = [
     crate::process::interpreter::THREAD_NAME,
-    crate::symbols::THREAD_NAME,
     crate::unwind::THREAD_NAME,
 ];

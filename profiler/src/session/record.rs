@@ -30,7 +30,7 @@ use crate::{
     model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
     process::{Children, launch::HELPER_NAME, thread_time},
     profile::{Aggregator, Granularity},
-    symbols::{Resolver, perf_map::PerfMapWatch},
+    symbols::{Resolver, SymbolProcess, perf_map::PerfMapWatch},
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
 };
 
@@ -57,14 +57,15 @@ const TABLES_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Samples the targets until `stop`, the end of the duration, or the exit of the last of them.
 ///
-/// The first message to `progress` says that sampling has begun. Needs the privileges that [`crate::privilege`] checks
+/// `symbols` is where symbols are parsed. The first message to `progress` says that sampling has begun. Needs the privileges that [`crate::privilege`] checks
 /// for. Dropping the future stops sampling and removes everything from the kernel.
 pub async fn record(
     settings: RecordSettings,
+    symbols: SymbolProcess,
     stop: impl Future<Output = StopReason>,
     progress: watch::Sender<Progress>,
 ) -> Result<Recording, SessionError> {
-    let mut session = Session::begin(&settings)?;
+    let mut session = Session::begin(&settings, symbols)?;
     let began = Instant::now();
     progress.send_replace(Progress::default());
     let end = settings
@@ -204,7 +205,7 @@ pub(super) struct Buffers {
 
 impl Session {
     /// Sets up all stages, from the last to the first, so that each finds the next one ready.
-    fn begin(settings: &RecordSettings) -> Result<Self, SessionError> {
+    fn begin(settings: &RecordSettings, symbols: SymbolProcess) -> Result<Self, SessionError> {
         let following = Following {
             // Children of those that are selected by what they are belong as well, or are left out when they run
             // something else.
@@ -228,7 +229,7 @@ impl Session {
         let tables = UnwindTables::new(kernel.take_unwind_maps()?);
         let builder =
             TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
-        let mut resolver = Resolver::start().map_err(SessionError::system("starting a thread"))?;
+        let mut resolver = Resolver::start(symbols).map_err(SessionError::system("starting a thread"))?;
         if settings.cross_check {
             resolver.check_against_perf_maps();
         }

@@ -22,15 +22,16 @@ pub mod python_name;
 mod recent;
 mod resolver;
 mod symbol_file;
+pub mod worker;
 
 pub use cross_check::CrossCheck;
 pub use diagnosis::{MapState, NameFacts, diagnose};
 pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
-pub(crate) use native_thread::THREAD_NAME;
 pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
 pub use process::ForkedChild;
-pub use resolver::{Resolver, Retired};
+pub use resolver::{Named, Resolver, Retired};
+pub use worker::SymbolProcess;
 
 /// Why Python functions have, or do not have, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,28 +1,15 @@
-//! Names of compiled code, found on a thread of their own.
+//! Names of compiled code, asked for on a thread of their own.
 //!
-//! The symbolizer of [`super::native`] cannot move between threads: here it is born, used and emptied on one thread that
-//! is spoken to through two bounded channels.
-//!
-//! # What it costs
-//!
-//! Naming 300 addresses of CPython 3.12's libpython (30 MB, of which 25 MB are debug information), release build:
-//!
-//! | | time | resident memory |
-//! |---|---|---|
-//! | symbol tables | 2 to 14 ms | + 1.6 MB |
-//! | and debug information: inlined calls, files, lines | 55 ms | + 35 MB |
-//!
-//! So debug information is read only within a budget for all modules together ([`NativeOptions::debug_bytes_max`]):
-//! extension modules get inlined calls and lines, the interpreter gets names.
+//! [`super::native`] talks to the symbol process, and waits for it: here it is spoken to through two bounded channels.
 
 use std::{
     collections::VecDeque,
     fs::File,
     io,
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel},
     },
     thread,
     time::{Duration, Instant},
@@ -30,10 +17,10 @@ use std::{
 
 use crate::model::{FileOffset, Location, LocationId};
 
-use super::{Module, native::Worker};
+use super::{Module, native::Worker, worker::SymbolProcess};
 
-/// The thread's name, at most 15 bytes. It catches its own panics.
-pub(crate) const THREAD_NAME: &str = "symbols";
+/// The thread's name, at most 15 bytes.
+const THREAD_NAME: &str = "symbols";
 
 /// Batches of requests that wait at most.
 const REQUEST_BATCHES: usize = 64;
@@ -44,8 +31,8 @@ const ANSWER_BATCHES: usize = 64;
 /// Requests in a batch. An answer to one is some 200 bytes.
 const BATCH_LEN: usize = 256;
 
-/// The library's parsers and demanglers recurse, if boundedly.
-const STACK_BYTES: usize = 8 << 20;
+/// Requests that are looked at together, for the ones that cost least to go first.
+const BACKLOG_MAX: usize = 64 * BATCH_LEN;
 
 /// How much to find out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +75,19 @@ pub struct Finished {
     pub answers: Vec<(LocationId, Location)>,
     /// Requests without an answer.
     pub unanswered: usize,
+    /// Symbol processes that were lost: they crashed, or took more than they may and were ended.
+    pub losses: u64,
+}
+
+/// What the two threads share.
+#[derive(Debug, Default)]
+struct Shared {
+    pending: AtomicUsize,
+    losses: AtomicU64,
+    /// Set once the recording has ended: until when answers are waited for.
+    until: OnceLock<Instant>,
+    /// No more answers will come.
+    is_over: AtomicBool,
 }
 
 /// Names addresses on its own thread. Every request gets one answer, in no particular order.
@@ -95,33 +95,39 @@ pub struct Finished {
 pub struct NativeSymbolizer {
     requests: SyncSender<Vec<Request>>,
     answers: Receiver<Vec<(LocationId, Location)>>,
-    pending: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
 }
 
 impl NativeSymbolizer {
     /// Starts the thread, and opens the kernel's symbols with the privileges of this moment. Fails if there can be no
     /// more threads.
-    pub fn start(options: NativeOptions) -> io::Result<Self> {
+    pub fn start(options: NativeOptions, process: SymbolProcess) -> io::Result<Self> {
         let (requests, incoming) = sync_channel::<Vec<Request>>(REQUEST_BATCHES);
         let (outgoing, answers) = sync_channel(ANSWER_BATCHES);
-        let pending = Arc::new(AtomicUsize::new(0));
+        let shared = Arc::new(Shared::default());
         let kallsyms = File::open("/proc/kallsyms").ok();
-        let thread = thread::Builder::new()
-            .name(THREAD_NAME.to_owned())
-            .stack_size(STACK_BYTES);
+        let thread = thread::Builder::new().name(THREAD_NAME.to_owned());
+        let theirs = Arc::clone(&shared);
         thread.spawn(move || {
-            let mut worker = Worker::new(options, kallsyms);
-            for batch in incoming {
-                if outgoing.send(worker.answer(batch)).is_err() {
-                    return;
-                }
-            }
+            let worker = Worker::new(options, kallsyms, process);
+            work(worker, &incoming, &outgoing, &theirs);
+            theirs.is_over.store(true, Ordering::Release);
         })?;
         Ok(Self {
             requests,
             answers,
-            pending,
+            shared,
         })
+    }
+
+    /// The recording has ended: answers are waited for until then at most, and what costs much is left out.
+    pub fn hurry(&self, until: Instant) {
+        self.shared.until.get_or_init(|| until);
+    }
+
+    /// No more answers will come, whatever is asked.
+    pub fn is_over(&self) -> bool {
+        self.shared.is_over.load(Ordering::Acquire)
     }
 
     /// Hands places over, never waiting. Gives back what there was no room for: ask again later.
@@ -130,9 +136,9 @@ impl NativeSymbolizer {
         while !rest.is_empty() {
             let piece: Vec<_> = rest.drain(..rest.len().min(BATCH_LEN)).collect();
             let length = piece.len();
-            self.pending.fetch_add(length, Ordering::Relaxed);
+            self.shared.pending.fetch_add(length, Ordering::Relaxed);
             if let Err(refused) = self.requests.try_send(piece) {
-                self.pending.fetch_sub(length, Ordering::Relaxed);
+                self.shared.pending.fetch_sub(length, Ordering::Relaxed);
                 let (TrySendError::Full(piece) | TrySendError::Disconnected(piece)) = refused;
                 for request in piece.into_iter().rev() {
                     rest.push_front(request);
@@ -146,35 +152,92 @@ impl NativeSymbolizer {
     /// The answers that are ready, never waiting.
     pub fn try_answers(&self) -> impl Iterator<Item = (LocationId, Location)> + '_ {
         self.answers.try_iter().flat_map(|batch| {
-            self.pending.fetch_sub(batch.len(), Ordering::Relaxed);
+            self.shared.pending.fetch_sub(batch.len(), Ordering::Relaxed);
             batch
         })
     }
 
     /// Requests that were taken and whose answers were not fetched yet.
     pub fn pending(&self) -> usize {
-        self.pending.load(Ordering::Relaxed)
+        self.shared.pending.load(Ordering::Relaxed)
     }
 
     /// Waits for the remaining answers, but not longer than `patience`; the thread then ends by itself.
     pub fn finish(self, patience: Duration) -> Finished {
+        let until = Instant::now() + patience;
+        self.hurry(until);
         let Self {
             requests,
             answers,
-            pending,
+            shared,
         } = self;
         drop(requests);
-        let until = Instant::now() + patience;
         let mut finished = Finished::default();
         let left = || until.saturating_duration_since(Instant::now());
         while let Ok(batch) = answers.recv_timeout(left()) {
             finished.answers.extend(batch);
         }
-        finished.unanswered = pending
+        finished.unanswered = shared
+            .pending
             .load(Ordering::Relaxed)
             .saturating_sub(finished.answers.len());
+        finished.losses = shared.losses.load(Ordering::Relaxed);
         finished
     }
+}
+
+/// Takes what is asked, asks the symbol process, gives answers, until nobody asks any more or time is up.
+fn work(
+    mut worker: Worker,
+    incoming: &Receiver<Vec<Request>>,
+    outgoing: &SyncSender<Vec<(LocationId, Location)>>,
+    shared: &Shared,
+) {
+    let mut has_ended = false;
+    loop {
+        if worker.waiting() == 0 {
+            let Ok(batch) = incoming.recv() else { return };
+            if !give(outgoing, worker.take(batch)) {
+                return;
+            }
+        }
+        while !has_ended && worker.waiting() < BACKLOG_MAX {
+            match incoming.try_recv() {
+                Ok(batch) => {
+                    if !give(outgoing, worker.take(batch)) {
+                        return;
+                    }
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => has_ended = true,
+            }
+        }
+        if let Some(&until) = shared.until.get() {
+            worker.hurry(until);
+        }
+        if worker.is_over() {
+            for batch in incoming.try_iter() {
+                if !give(outgoing, worker.take(batch)) {
+                    return;
+                }
+            }
+            give(outgoing, worker.give_up());
+            return;
+        }
+        let answers = worker.step();
+        shared.losses.store(worker.losses(), Ordering::Relaxed);
+        if !give(outgoing, answers) {
+            return;
+        }
+    }
+}
+
+/// Hands answers over. False: nobody wants them any more.
+fn give(
+    outgoing: &SyncSender<Vec<(LocationId, Location)>>,
+    answers: Vec<(LocationId, Location)>,
+) -> bool {
+    answers.is_empty() || outgoing.send(answers).is_ok()
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{
     CrossCheck, Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
+    SymbolProcess,
     locations::{LocationKey, Locations, offset_frame, unknown_frame},
     perf_map::PerfMapMemory,
     process::{ForkedChild, ModuleIndex, Process},
@@ -88,10 +89,10 @@ impl std::fmt::Debug for Resolver {
 }
 
 impl Resolver {
-    /// Starts the symbolizer's thread.
-    pub fn start() -> std::io::Result<Self> {
+    /// Starts the symbolizer's thread; `process` is where symbols are parsed.
+    pub fn start(process: SymbolProcess) -> std::io::Result<Self> {
         Ok(Self {
-            native: NativeSymbolizer::start(NativeOptions::default())?,
+            native: NativeSymbolizer::start(NativeOptions::default(), process)?,
             processes: FxHashMap::default(),
             map_memory: PerfMapMemory::default(),
             vdso: None,
@@ -515,12 +516,13 @@ impl Resolver {
     }
 
     /// Waits for the names that are still missing, at most `patience`, and gives the finished table.
-    pub fn finish(mut self, patience: Duration) -> LocationTable {
+    pub fn finish(mut self, patience: Duration) -> Named {
         let until = Instant::now() + patience;
+        self.native.hurry(until);
         loop {
             self.pump();
             self.hand_over();
-            if self.waiting.is_empty() || Instant::now() >= until {
+            if self.waiting.is_empty() || self.native.is_over() || Instant::now() >= until {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -532,11 +534,11 @@ impl Resolver {
             self.locations.name(id, location);
         }
         let modules = &self.modules;
-        self.locations.into_table(|key| match key {
+        let locations = self.locations.into_table(|key| match key {
             LocationKey::Module(module, offset) => {
                 let module = &modules[module as usize];
                 let kind = module.frame_kind();
-                offset_frame(kind, &module.name, offset.0, ResolveMiss::NoSymbol)
+                offset_frame(kind, &module.name, offset.0, ResolveMiss::NotInTime)
             }
             LocationKey::Kernel(at) => Frame {
                 kind: FrameKind::Kernel,
@@ -545,10 +547,23 @@ impl Resolver {
                 line: None,
                 first_line: None,
                 module: None,
-                miss: Some(ResolveMiss::KernelSymbols),
+                miss: Some(ResolveMiss::NotInTime),
             },
-        })
+        });
+        Named {
+            locations,
+            losses: finished.losses,
+        }
     }
+}
+
+/// What there is of names when a recording has ended.
+#[derive(Debug)]
+pub struct Named {
+    /// All locations, each with a frame.
+    pub locations: LocationTable,
+    /// Symbol processes that crashed, or took more than they may and were ended.
+    pub losses: u64,
 }
 
 /// What is left to say of a program that has ended.

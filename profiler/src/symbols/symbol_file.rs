@@ -1,74 +1,55 @@
-//! The symbols of a module, copied to where the module's owner cannot change them.
+//! Where the symbols of a module are, and how much of them there is: enough to decide what is sent to be parsed.
 
 use std::{
-    ffi::OsStr,
     fs::File,
     io,
-    os::{
-        fd::AsRawFd,
-        unix::ffi::{OsStrExt, OsStringExt},
-    },
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use crate::{
     model::{FileOffset, Svma},
-    process::{ElfFile, Segments},
+    process::{CopyOf, ElfFile, Segments},
 };
 
 use super::Module;
 
-/// Where distributions put debug information that was split off their files.
-const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
+/// Where distributions put debug information that was split off their files, by build id.
+const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
 
-/// A small ELF file in memory with a module's symbol tables, and its debug information if there was room for it.
+/// What is known of a module's symbols. The files are opened again when they are sent: few are, and more than once is
+/// rare.
 #[derive(Debug)]
 pub(super) struct SymbolFile {
-    copy: File,
     segments: Segments,
-    /// Bytes of the copy. They are memory of the system; of the process only where they are looked at.
-    pub(super) bytes: u64,
-    /// Bytes of debug information in it, decompressed; 0: names only.
+    /// Bytes of symbols that are sent.
+    pub(super) symbol_bytes: u64,
+    /// Bytes of debug information, decompressed; 0: names only.
     pub(super) debug_bytes: u64,
 }
 
 impl SymbolFile {
-    /// Copies what names addresses in a module. Symbols of a stripped file come from the file in `/usr/lib/debug` that
-    /// has the same build id. Debug information is taken if it has at most `debug_bytes_max` bytes.
+    /// Looks at the headers of a module, and of the file in `/usr/lib/debug` that has the same build id if the module is
+    /// stripped. Debug information is taken if it has at most `debug_bytes_max` bytes.
     ///
-    /// Fails if the module is no ELF file, or is larger than is copied.
+    /// Fails if the module is no ELF file, or has more symbols than are sent.
     pub(super) fn of(module: &Module, debug_bytes_max: u64) -> io::Result<Self> {
         let elf = ElfFile::parse(&module.file)?;
-        let separate = if elf.has_full_symbols() {
-            None
-        } else {
-            separate_file(&elf, &module.path)
-        };
+        let separate = separate_file(&elf);
         let separate = separate.as_ref().and_then(|file| ElfFile::parse(file).ok());
-        let source = separate.as_ref().unwrap_or(&elf);
-
-        let debug_bytes = Some(source.debug_info_bytes())
-            .filter(|&bytes| bytes <= debug_bytes_max)
-            .unwrap_or(0);
-        let copy = File::from(rustix::fs::memfd_create("symbols", MemfdFlags::CLOEXEC)?);
-        let bytes = source.extract_symbols(debug_bytes > 0, &copy)?;
-        // Its owner may have changed the file meanwhile, and what was counted is what the parser will have room for.
-        if ElfFile::parse(&copy)?.debug_info_bytes() > debug_bytes {
-            return Err(io::Error::other("the file has changed while it was read"));
+        let mut symbol_bytes = elf.copy_of(CopyOf::Symbols)?.bytes();
+        if let Some(separate) = &separate {
+            symbol_bytes += separate.copy_of(CopyOf::Symbols)?.bytes();
         }
+        let debug = separate.as_ref().unwrap_or(&elf);
+        let debug_bytes = Some(debug.debug_info_bytes())
+            .filter(|&bytes| bytes <= debug_bytes_max && debug.copy_of(CopyOf::DebugInfo).is_ok());
         Ok(Self {
-            copy,
             segments: elf.segments().clone(),
-            bytes,
-            debug_bytes,
+            symbol_bytes,
+            debug_bytes: debug_bytes.unwrap_or(0),
         })
-    }
-
-    /// A path that leads to it for as long as it is kept.
-    pub(super) fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.copy.as_raw_fd()))
     }
 
     /// The stated address of an offset in the module's file.
@@ -77,46 +58,24 @@ impl SymbolFile {
     }
 }
 
-/// Finds separate debug information by build id, then by the name that the file gives. Only in the system's directory:
-/// a name that the file chooses must not lead anywhere else. The build id must be the same.
-fn separate_file(elf: &ElfFile<'_>, path: &Path) -> Option<File> {
+/// The file with the symbols of one that is stripped, by its build id, which must be the same in both. Only in the
+/// system's directory: a build id is a number, and no part of the path comes from the file as text.
+pub(super) fn separate_file(elf: &ElfFile<'_>) -> Option<File> {
+    if elf.has_full_symbols() {
+        return None;
+    }
     let id = elf.build_id()?;
     let hex: String = id
         .iter()
         .flat_map(|byte| [byte >> 4, byte & 15])
-        .filter_map(|d| char::from_digit(d.into(), 16))
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
         .collect();
     let (directory, file) = hex.split_at(2);
-    let by_id = PathBuf::from(format!(
-        "{DEBUG_DIRECTORY}/.build-id/{directory}/{file}.debug"
-    ));
-    let candidates = [Some(by_id), by_link(elf, path)];
-    candidates
-        .into_iter()
-        .flatten()
-        .filter_map(|candidate| open_regular(&candidate).ok())
-        .find(|file| ElfFile::parse(file).is_ok_and(|found| found.build_id().as_ref() == Some(&id)))
-}
-
-/// `.gnu_debuglink`: a file name, zero, and a checksum that the build id makes unnecessary.
-fn by_link(elf: &ElfFile<'_>, path: &Path) -> Option<PathBuf> {
-    let link = elf.section_bytes(".gnu_debuglink", 4096)?;
-    let name = link.split(|&byte| byte == 0).next()?;
-    if name.is_empty() || name.contains(&b'/') || name == b".." {
-        return None;
-    }
-    let directory = path.parent()?.as_os_str().as_bytes();
-    if directory
-        .split(|&byte| byte == b'/')
-        .any(|part| part == b"..")
-    {
-        return None;
-    }
-    let below = OsStr::from_bytes(DEBUG_DIRECTORY.as_bytes())
-        .to_owned()
-        .into_vec();
-    let directory = std::ffi::OsString::from_vec([below.as_slice(), directory].concat());
-    Some(PathBuf::from(directory).join(OsStr::from_bytes(name)))
+    let path = PathBuf::from(format!("{DEBUG_DIRECTORY}/{directory}/{file}.debug"));
+    let file = open_regular(&path).ok()?;
+    let is_of_module =
+        ElfFile::parse(&file).is_ok_and(|found| found.build_id().as_ref() == Some(&id));
+    is_of_module.then_some(file)
 }
 
 fn open_regular(path: &Path) -> io::Result<File> {

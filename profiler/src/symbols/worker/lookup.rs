@@ -1,0 +1,284 @@
+//! From an address in a file to the functions there: what the symbol process does with the copies that it gets.
+//!
+//! Everything works on bytes in memory. The libraries that take part (addr2line, gimli, object) are compiled without
+//! the parts of them that open files, so that no content of a file can make them open another one.
+
+use std::{borrow::Cow, io::Read as _};
+
+use addr2line::Context;
+use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
+use object::{
+    Endianness, elf,
+    read::elf::{FileHeader as _, SectionHeader as _, Sym as _},
+};
+
+use super::{
+    demangle::demangled,
+    protocol::{FRAMES_MAX, Found, Part},
+};
+
+type Header = elf::FileHeader64<Endianness>;
+type Reader<'b> = EndianSlice<'b, LittleEndian>;
+
+/// A file with all that was sent of it.
+#[derive(Default)]
+pub(super) struct SymbolFile<'b> {
+    own: Option<Names<'b>>,
+    separate: Option<Names<'b>>,
+    debug: Option<Context<Reader<'b>>>,
+}
+
+impl<'b> SymbolFile<'b> {
+    /// Adds the symbols in an ELF file.
+    pub(super) fn add_symbols(&mut self, part: Part, image: &'b [u8]) {
+        let names = Names::read(image);
+        match part {
+            Part::Own => self.own = names,
+            Part::Separate => self.separate = names,
+            Part::DebugInfo => {}
+        }
+    }
+
+    /// Adds debug information.
+    pub(super) fn add_debug_info(&mut self, sections: &'b DebugSections<'b>) {
+        self.debug = sections.context();
+    }
+
+    /// The frames at an address, innermost first; none where no symbol covers it.
+    pub(super) fn find(&self, at: u64, with_debug_info: bool) -> Vec<Found> {
+        let inlined = match &self.debug {
+            Some(context) if with_debug_info => frames_of(context, at),
+            _ => None,
+        };
+        let symbol = || {
+            let tables = [self.separate.as_ref(), self.own.as_ref()];
+            let name = tables.into_iter().flatten().find_map(|names| names.at(at))?;
+            Some(demangled(&name))
+        };
+        match inlined {
+            Some(mut frames) => {
+                // The function itself may be described without a name, or only by its lines.
+                if let Some(outermost) = frames.last_mut()
+                    && outermost.name.is_empty()
+                {
+                    outermost.name = symbol().unwrap_or_default();
+                }
+                frames.retain(|frame| !frame.name.is_empty());
+                frames
+            }
+            None => symbol().into_iter().map(named).collect(),
+        }
+    }
+}
+
+fn named(name: String) -> Found {
+    Found {
+        name,
+        file: None,
+        line: None,
+    }
+}
+
+/// What debug information says of an address: the calls that were inlined there, and the function.
+fn frames_of(context: &Context<Reader<'_>>, at: u64) -> Option<Vec<Found>> {
+    // Split units are in other files, which nobody looks for.
+    let mut found = context.find_frames(at).skip_all_loads().ok()?;
+    let mut frames = Vec::new();
+    while let Ok(Some(frame)) = found.next() {
+        let name = frame.function.as_ref().and_then(|it| it.raw_name().ok());
+        let location = frame.location.as_ref();
+        let found = Found {
+            name: name.map_or_else(String::new, |name| demangled(&name)),
+            file: location.and_then(|it| it.file).map(str::to_owned),
+            line: location.and_then(|it| it.line),
+        };
+        // The last frame is the function itself: it takes the place of the last call there is room for.
+        if frames.len() == FRAMES_MAX {
+            frames.pop();
+        }
+        frames.push(found);
+    }
+    (!frames.is_empty()).then_some(frames)
+}
+
+/// The functions of an ELF file by address.
+pub(super) struct Names<'b> {
+    /// Sorted by address.
+    functions: Vec<Function>,
+    tables: Vec<object::read::elf::SymbolTable<'b, Header>>,
+}
+
+#[derive(Clone, Copy)]
+struct Function {
+    begin: u64,
+    end: u64,
+    table: u32,
+    symbol: u32,
+}
+
+/// Functions before an address that are looked at for one that reaches it: those in between lie within it.
+const NESTED_MAX: usize = 16;
+
+impl<'b> Names<'b> {
+    /// Reads the symbol tables; `None`: it is no ELF file.
+    pub(super) fn read(image: &'b [u8]) -> Option<Self> {
+        let header = Header::parse(image).ok()?;
+        let endian = header.endian().ok()?;
+        let sections = header.sections(endian, image).ok()?;
+        let (mut tables, mut functions) = (Vec::new(), Vec::new());
+        for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
+            let Ok(table) = sections.symbols(endian, image, kind) else {
+                continue;
+            };
+            for (index, symbol) in table.enumerate() {
+                let begin = symbol.st_value(endian);
+                let is_code = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
+                if !is_code || symbol.st_shndx(endian) == elf::SHN_UNDEF {
+                    continue;
+                }
+                // No function goes on past its section.
+                let section = sections.section(index_of(symbol.st_shndx(endian))).ok();
+                let limit = section.map_or(u64::MAX, |section| {
+                    let begin = section.sh_addr(endian);
+                    begin.saturating_add(section.sh_size(endian))
+                });
+                functions.push(Function {
+                    begin,
+                    end: begin.saturating_add(symbol.st_size(endian)).min(limit),
+                    table: tables.len() as u32,
+                    symbol: index.0 as u32,
+                });
+            }
+            tables.push(table);
+        }
+        functions.sort_unstable_by_key(|it| (it.begin, it.table, std::cmp::Reverse(it.end)));
+        Some(Self { functions, tables })
+    }
+
+    /// The symbol that covers an address, as it is in the file.
+    pub(super) fn at(&self, at: u64) -> Option<Cow<'b, str>> {
+        let after = self.functions.partition_point(|it| it.begin <= at);
+        let nearest = self.functions[..after].iter().rev().take(NESTED_MAX);
+        // One without a size is a label: it names what follows as far as the next one.
+        let mut found = nearest.filter(|it| at < it.end || it.begin == it.end && it.begin == at);
+        let function = found.next()?;
+        // Of several symbols that begin there, the first one of the first table.
+        let same = self.functions[..after]
+            .iter()
+            .rev()
+            .take_while(|it| it.begin == function.begin)
+            .filter(|it| at < it.end)
+            .last()
+            .unwrap_or(function);
+        let table = self.tables.get(same.table as usize)?;
+        let symbol = table.symbol(object::SymbolIndex(same.symbol as usize)).ok()?;
+        let name = table.symbol_name(Endianness::Little, symbol).ok()?;
+        (!name.is_empty()).then(|| String::from_utf8_lossy(name))
+    }
+}
+
+fn index_of(number: u16) -> object::SectionIndex {
+    object::SectionIndex(usize::from(number))
+}
+
+/// The sections of DWARF that are used, decompressed.
+pub(super) struct DebugSections<'b>(Vec<(SectionId, Cow<'b, [u8]>)>);
+
+impl<'b> DebugSections<'b> {
+    /// Takes them out of an ELF file. Decompressing ends at `bytes_max`, however much a section says that it has.
+    pub(super) fn read(image: &'b [u8], bytes_max: u64) -> Option<Self> {
+        let header = Header::parse(image).ok()?;
+        let endian = header.endian().ok()?;
+        let sections = header.sections(endian, image).ok()?;
+        let mut left = bytes_max;
+        let mut found = Vec::new();
+        for section in sections.iter() {
+            let Ok(name) = sections.section_name(endian, section) else {
+                continue;
+            };
+            let Ok(data) = section.data(endian, image) else {
+                continue;
+            };
+            let (id, content) = if let Some(id) = id_of(name) {
+                let compressed = section.sh_flags(endian) & u64::from(elf::SHF_COMPRESSED) != 0;
+                (id, if compressed { decompress(data, left)? } else { data.into() })
+            } else if let Some(id) = old_id_of(name) {
+                (id, Cow::Owned(inflate(data.strip_prefix(b"ZLIB")?.get(8..)?, left)?))
+            } else {
+                continue;
+            };
+            left = left.saturating_sub(content.len() as u64);
+            found.push((id, content));
+        }
+        Some(Self(found))
+    }
+
+    /// Ready to look up addresses; `None`: there is no debug information, or it is damaged.
+    pub(super) fn context(&'b self) -> Option<Context<Reader<'b>>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let section = |id: SectionId| -> Result<Reader<'b>, gimli::Error> {
+            let found = self.0.iter().find(|(known, _)| *known == id);
+            let bytes = found.map_or(&[][..], |(_, bytes)| bytes);
+            Ok(EndianSlice::new(bytes, LittleEndian))
+        };
+        Context::from_dwarf(Dwarf::load(section).ok()?).ok()
+    }
+}
+
+fn id_of(name: &[u8]) -> Option<SectionId> {
+    USED.into_iter().find(|id| id.name().as_bytes() == name)
+}
+
+/// `.zdebug_…` stands for `.debug_…`.
+fn old_id_of(name: &[u8]) -> Option<SectionId> {
+    let rest = name.strip_prefix(b".z")?;
+    USED.into_iter()
+        .find(|id| id.name().as_bytes().strip_prefix(b".") == Some(rest))
+}
+
+const USED: [SectionId; 10] = [
+    SectionId::DebugInfo,
+    SectionId::DebugAbbrev,
+    SectionId::DebugLine,
+    SectionId::DebugStr,
+    SectionId::DebugLineStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugAddr,
+    SectionId::DebugAranges,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+];
+
+/// A section with a header that says how it is compressed (`Elf64_Chdr`).
+fn decompress(data: &[u8], bytes_max: u64) -> Option<Cow<'_, [u8]>> {
+    let kind = u32::from_le_bytes(*data.first_chunk()?);
+    let content = data.get(24..)?;
+    match kind {
+        elf::ELFCOMPRESS_ZLIB => inflate(content, bytes_max).map(Cow::Owned),
+        elf::ELFCOMPRESS_ZSTD => {
+            let decoder = zstd::stream::Decoder::with_buffer(content).ok()?;
+            at_most(decoder, bytes_max).map(Cow::Owned)
+        }
+        _ => None,
+    }
+}
+
+fn inflate(data: &[u8], bytes_max: u64) -> Option<Vec<u8>> {
+    at_most(flate2::bufread::ZlibDecoder::new(data), bytes_max)
+}
+
+/// All that comes out; `None` if it is damaged or more.
+fn at_most(decoder: impl std::io::Read, bytes_max: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    decoder
+        .take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .ok()?;
+    (bytes.len() as u64 <= bytes_max).then_some(bytes)
+}
+
+#[cfg(test)]
+#[path = "lookup_tests.rs"]
+mod tests;
