@@ -4,6 +4,7 @@ mod cgroup;
 mod children;
 mod clock;
 mod command_line;
+mod container;
 mod elf;
 mod elf_extract;
 mod file;
@@ -25,6 +26,7 @@ mod vdso;
 
 pub use children::Children;
 pub use clock::{file_time_at, now_since_boot};
+pub use container::{Container, ContainerIdError, NamedGroup};
 pub use elf::{ElfFile, Segments, Stated, SymbolTable};
 pub use file::{
     FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped,
@@ -38,7 +40,7 @@ pub use namesakes::{has_open, namesakes};
 pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_handle};
-pub use select::{Cgroup, Container, ContainerIdError, SelectError, Selector};
+pub use select::{Cgroup, SelectError, Selector};
 pub use target::{Target, TargetError, has_exited, perf_map_directory, stack_of};
 pub use tree::descendants_of;
 #[cfg(test)]

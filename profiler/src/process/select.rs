@@ -4,19 +4,16 @@ use std::{
     fs::{self, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
-    sync::OnceLock,
 };
 
 use crate::model::Pid;
 
 use super::{
     cgroup::{self, Group},
+    container::{Container, NamedGroup},
     file_name,
     status::Stat,
 };
-
-/// The fewest digits of a container's id that are taken for one.
-const ID_DIGITS_MIN: usize = 4;
 
 /// What is read of a process's mappings in search of a libpython: some 20,000 of them. A process can have any number.
 const MAPS_BYTES_MAX: u64 = 2 << 20;
@@ -39,15 +36,6 @@ pub enum Selector {
 pub struct Cgroup {
     written: PathBuf,
     group: Group,
-}
-
-/// A container as the user wrote it: its id, or the beginning of it.
-#[derive(Clone, Debug)]
-pub struct Container {
-    /// Lower case, without the runtime's name.
-    beginning: String,
-    /// The whole id, once a process of the container was seen: another one may begin alike later.
-    id: OnceLock<String>,
 }
 
 /// Why nothing is selected. Each says what to do next.
@@ -95,14 +83,14 @@ pub enum SelectError {
     },
     /// Several are meant.
     #[error(
-        "{id} is the beginning of several containers' ids: give more of it\n  {}",
-        first_of(found)
+        "{id} is the id, or its beginning, of several containers: give more of it, or one of their groups to --cgroup:{}",
+        listed(found)
     )]
     AmbiguousContainer {
         /// As the user wrote it.
         id: String,
-        /// The whole ids.
-        found: Vec<String>,
+        /// A group of each.
+        found: Vec<NamedGroup>,
     },
     /// There is no list of processes.
     #[error(
@@ -113,50 +101,6 @@ pub enum SelectError {
         #[source]
         source: io::Error,
     },
-}
-
-/// A container's id that is none. Displayed as a clause to follow the value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ContainerIdError {
-    /// A name, most likely.
-    #[error(
-        "it is not a container's id, which is of hexadecimal digits: `docker inspect -f '{{{{.Id}}}}' NAME` turns a name \
-         into one"
-    )]
-    NotHexadecimal,
-    /// Too few digits to mean one.
-    #[error("it is too short: give at least {ID_DIGITS_MIN} digits of the id")]
-    TooShort,
-}
-
-impl Container {
-    /// A container's id or its beginning, as runtimes and `kubectl` show it, or a pod's UID.
-    pub fn new(written: &str) -> Result<Self, ContainerIdError> {
-        // `kubectl` has it as `containerd://ID`.
-        let id = written.rsplit_once("://").map_or(written, |(_, id)| id);
-        if !id
-            .bytes()
-            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
-        {
-            return Err(ContainerIdError::NotHexadecimal);
-        }
-        if id.len() < ID_DIGITS_MIN {
-            return Err(ContainerIdError::TooShort);
-        }
-        Ok(Self {
-            beginning: id.to_ascii_lowercase(),
-            id: OnceLock::new(),
-        })
-    }
-
-    /// The id among those of a process that this is, whole or its beginning.
-    fn among(&self, cgroups: &str) -> Option<String> {
-        let is_this = |id: &String| match self.id.get() {
-            Some(known) => id == known,
-            None => id.starts_with(&self.beginning),
-        };
-        cgroup::containers(cgroups).find(is_this)
-    }
 }
 
 impl Cgroup {
@@ -199,15 +143,15 @@ impl Selector {
             return Ok(pids);
         }
         let (mut found, mut refused) = (Vec::new(), 0);
+        if let Self::Container(container) = self {
+            container.settle(&places_of_all(container)?)?;
+        }
         for pid in all_pids().map_err(|source| SelectError::Proc { source })? {
             match self.asks(pid) {
                 Answer::Yes => found.push(pid),
                 Answer::No => {}
                 Answer::Refused => refused += 1,
             }
-        }
-        if let Self::Container(container) = self {
-            container.settle(&found)?;
         }
         if found.is_empty() {
             return Err(self.nothing(refused));
@@ -245,7 +189,7 @@ impl Selector {
                 cgroups_of(pid).is_some_and(|text| group.holds(&text))
             }
             Self::Container(container) => {
-                cgroups_of(pid).is_some_and(|text| container.among(&text).is_some())
+                cgroups_of(pid).is_some_and(|text| !container.places_in(&text).is_empty())
             }
         };
         if belongs && can_be_recorded(pid) {
@@ -268,29 +212,6 @@ impl Selector {
     }
 }
 
-impl Container {
-    /// Sees to it that one container is meant, now that processes of it are known.
-    fn settle(&self, pids: &[Pid]) -> Result<(), SelectError> {
-        let mut found: Vec<String> = pids
-            .iter()
-            .filter_map(|pid| self.among(&cgroups_of(*pid)?))
-            .collect();
-        found.sort_unstable();
-        found.dedup();
-        if found.len() > 1 {
-            return Err(SelectError::AmbiguousContainer {
-                id: self.beginning.clone(),
-                found,
-            });
-        }
-        if let Some(id) = found.pop() {
-            // Set before: then it is the same one.
-            let _ = self.id.set(id);
-        }
-        Ok(())
-    }
-}
-
 /// What is to be said of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
@@ -306,6 +227,16 @@ pub(super) fn all_pids() -> io::Result<Vec<Pid>> {
     Ok(names
         .filter_map(|name| Some(Pid(name.to_str()?.parse().ok()?)))
         .collect())
+}
+
+/// The groups with the id of a container, of each process that is in one and can be recorded.
+fn places_of_all(container: &Container) -> Result<Vec<Vec<cgroup::Place>>, SelectError> {
+    let pids = all_pids().map_err(|source| SelectError::Proc { source })?;
+    let places = pids.into_iter().filter_map(|pid| {
+        let places = container.places_in(&cgroups_of(pid)?);
+        (!places.is_empty() && can_be_recorded(pid)).then_some(places)
+    });
+    Ok(places.collect())
 }
 
 fn cgroups_of(pid: Pid) -> Option<String> {
@@ -363,15 +294,23 @@ fn hidden(refused: usize) -> String {
     }
 }
 
-/// The first few ids, as far as they can be told apart by people.
-fn first_of(found: &[String]) -> String {
-    let shown: Vec<&str> = found.iter().take(3).map(String::as_str).collect();
-    let more = if found.len() > shown.len() {
-        ", …"
-    } else {
-        ""
-    };
-    format!("{}{more}", shown.join(", "))
+/// The first few groups, a line each.
+fn listed(groups: &[NamedGroup]) -> String {
+    const SHOWN: usize = 3;
+    let mut text = String::new();
+    for (at, NamedGroup { path, owner }) in groups.iter().take(SHOWN).enumerate() {
+        text.push_str(&format!(
+            "\n  {}",
+            path.display().to_string().escape_debug()
+        ));
+        if let Some(uid) = owner {
+            text.push_str(&format!(" of user {uid}"));
+        }
+        if at == SHOWN - 1 && groups.len() > SHOWN {
+            text.push_str(&format!(", and {} more", groups.len() - SHOWN));
+        }
+    }
+    text
 }
 
 #[cfg(test)]

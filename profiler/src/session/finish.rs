@@ -145,6 +145,13 @@ impl Session {
         if counters.events_lost > 0 {
             remarks.push(Remark::EventsLost(counters.events_lost));
         }
+        if let Some(container) = self.targets.container() {
+            let ignored = container.ignored();
+            if !ignored.is_empty() {
+                remarks.push(Remark::GroupsIgnored(ignored.to_vec()));
+            }
+            remarks.extend(container.rootless().cloned().map(Remark::Rootless));
+        }
         let mut children: Vec<Pid> = self.children.pythons().collect();
         children.retain(|pid| !self.targets.contains(*pid));
         if !children.is_empty() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     model::{Hz, KtimeNs, Pid},
-    process::PythonInfo,
+    process::{NamedGroup, PythonInfo},
     profile::Profile,
     symbols::{CrossCheck, NameDiagnosis},
 };
@@ -88,6 +88,10 @@ pub enum Remark {
     TooManyProcesses(u64),
     /// So many events of processes were lost.
     EventsLost(u64),
+    /// These control groups have the container's id in their names, but any user can have made them: not recorded.
+    GroupsIgnored(Vec<NamedGroup>),
+    /// The container's group is below one that was delegated to a user: that of a rootless container.
+    Rootless(NamedGroup),
 }
 
 /// Where the names of one target's Python functions come from.

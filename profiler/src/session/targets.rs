@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     model::{ImageId, Pid, ProcessChange, ProcessEvent},
-    process::{Pace, Selector, Target, has_exited, now_since_boot, stack_of},
+    process::{Container, Pace, Selector, Target, has_exited, now_since_boot, stack_of},
     symbols::{ForkedChild, Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
 };
@@ -461,6 +461,14 @@ impl Targets {
     /// Is one of ours.
     pub(super) fn contains(&self, pid: Pid) -> bool {
         self.followed.contains_key(&pid) || self.children.contains(pid)
+    }
+
+    /// The container that was asked for.
+    pub(super) const fn container(&self) -> Option<&Container> {
+        match &self.selector {
+            Selector::Container(container) => Some(container),
+            _ => None,
+        }
     }
 
     /// All those that were asked for have exited.
