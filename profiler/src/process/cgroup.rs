@@ -148,15 +148,15 @@ impl Group {
 
 impl Mount {
     /// Where a group lies that is in this hierarchy: the mount's root, and its folder.
-    pub(super) fn folder_of(&self, place: &Place) -> Option<(&Path, PathBuf)> {
+    pub(super) fn folder_of(&self, group: &Membership<'_>) -> Option<(&Path, PathBuf)> {
         let hierarchy = match &self.options {
             None => Hierarchy::Unified,
             Some(options) => Hierarchy::Controllers(options.clone()),
         };
         let root = self.root.trim_end_matches('/');
-        let rest = place.path.strip_prefix(root)?;
+        let rest = group.path.strip_prefix(root)?;
         let is_below = rest.starts_with('/') && !rest.split('/').any(|part| part == "..");
-        (is_below && hierarchy.is_of(&place.controllers))
+        (is_below && hierarchy.is_of(group.controllers))
             .then(|| (&*self.point, self.point.join(rest.trim_start_matches('/'))))
     }
 }
@@ -193,6 +193,14 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Its hierarchy and path.
+    pub(super) fn group(&self) -> Membership<'_> {
+        Membership {
+            controllers: &self.controllers,
+            path: &self.path,
+        }
+    }
+
     /// The process with this `/proc/PID/cgroup` is in the group, or in one below it.
     pub(super) fn holds(&self, text: &str) -> bool {
         memberships(text).any(|membership| {

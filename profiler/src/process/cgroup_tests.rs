@@ -107,7 +107,9 @@ fn the_folder_of_a_place_is_in_its_own_hierarchy() {
     let mounted = mounts(VERSION_1);
     let folders = |text: &str| -> Vec<PathBuf> {
         let place = container_places(text).next().unwrap();
-        let folders = mounted.iter().filter_map(|mount| mount.folder_of(&place));
+        let folders = mounted
+            .iter()
+            .filter_map(|mount| mount.folder_of(&place.group()));
         folders.map(|(_, folder)| folder).collect()
     };
     let below = |mount: &str| vec![PathBuf::from(format!("{mount}/docker/{ID}"))];

@@ -228,7 +228,9 @@ fn same_container<'p>(
 
 /// Who can have made a group, by the owners of the folders above it.
 fn facts_of(place: &Place, mounts: &[Mount]) -> Facts {
-    let folders = mounts.iter().filter_map(|mount| mount.folder_of(place));
+    let folders = mounts
+        .iter()
+        .filter_map(|mount| mount.folder_of(&place.group()));
     let Some((root, folder)) = folders
         .into_iter()
         .find(|(_, folder)| folder.symlink_metadata().is_ok_and(|it| it.is_dir()))

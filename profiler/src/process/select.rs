@@ -1,8 +1,7 @@
 //! Which processes are to be recorded: those of given pids, all Pythons, those of a control group or a container.
 
 use std::{
-    fs::{self, File},
-    io::{self, Read as _},
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -11,19 +10,17 @@ use crate::model::Pid;
 use super::{
     cgroup::{self, Group},
     container::{Container, NamedGroup},
-    file_name,
+    first_thread::has_exited,
+    runs_python,
     status::Stat,
 };
-
-/// What is read of a process's mappings in search of a libpython: some 20,000 of them. A process can have any number.
-const MAPS_BYTES_MAX: u64 = 2 << 20;
 
 /// What chooses processes.
 #[derive(Clone, Debug)]
 pub enum Selector {
     /// These, and no others.
     Pids(Vec<Pid>),
-    /// Every process that runs a Python: its program is called so, or has a libpython mapped.
+    /// Every process that [runs a Python](runs_python).
     AllPython,
     /// Those in a control group or below it.
     Cgroup(Cgroup),
@@ -250,37 +247,7 @@ fn can_be_recorded(pid: Pid) -> bool {
         && fs::read(format!("/proc/{pid}/stat"))
             .ok()
             .and_then(|text| Stat::parse(&text))
-            .is_some_and(|stat| !stat.is_kernel_thread() && !stat.is_dead())
-}
-
-/// Its program is called so, or it has a libpython mapped, as embedders and frozen programs do. One that has the
-/// interpreter built in, under another name, is not found.
-fn runs_python(pid: Pid) -> io::Result<bool> {
-    let program = fs::read_link(format!("/proc/{pid}/exe"))?;
-    if is_python(&program) {
-        return Ok(true);
-    }
-    let mut maps = Vec::new();
-    File::open(format!("/proc/{pid}/maps"))?
-        .take(MAPS_BYTES_MAX)
-        .read_to_end(&mut maps)?;
-    Ok(maps.split(|&byte| byte == b'\n').any(|line| {
-        let path = line.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-        path.starts_with(b"libpython") && line.contains(&b'/')
-    }))
-}
-
-/// `python`, `python3.12`, and `python3 (deleted)`; not `python-config`.
-pub(super) fn is_python(program: &Path) -> bool {
-    let name = file_name(program);
-    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-    name.strip_prefix("python").is_some_and(|version| {
-        // Free-threaded and debug builds: `python3.13t`, `python3.12d`.
-        let version = version.trim_end_matches(['t', 'd', 'm']);
-        version
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'.')
-    })
+            .is_some_and(|stat| !stat.is_kernel_thread() && !has_exited(pid, &stat))
 }
 
 fn hidden(refused: usize) -> String {

@@ -1,6 +1,6 @@
 //! Remarks of the session as sentences.
 
-use super::super::text::{clip, counted, grouped, visible};
+use super::super::text::{clip, counted, cpu_seconds, grouped, visible};
 use crate::{process::NamedGroup, session::Remark};
 
 /// Room for the path of a control group: names of containers are 64 digits long.
@@ -68,6 +68,30 @@ pub(super) fn remark(remark: &Remark) -> String {
             };
             format!("{what} not recorded (pid {}{more}): -s records them too", shown.join(", "))
         }
+        Remark::Undersampled {
+            pid,
+            cpu_time,
+            samples,
+            others,
+        } => format!(
+            "pid {pid} used {} of CPU and has {}{}: fewer than its share of them",
+            cpu_seconds(*cpu_time),
+            counted(*samples, "sample"),
+            match others {
+                0 => String::new(),
+                1 => " (so it is with 1 more)".to_owned(),
+                others => format!(" (so it is with {} more)", grouped(*others)),
+            }
+        ),
+        Remark::Halted { pid, halt, others } => format!(
+            "pid {pid} is {}{}, and was not sampled meanwhile: {}",
+            visible(&halt.to_string()),
+            match others {
+                0 => String::new(),
+                others => format!(" (so are {} more)", grouped(*others)),
+            },
+            visible(&halt.remedy(*pid))
+        ),
         Remark::GroupsIgnored(groups) => {
             let more = groups.len().saturating_sub(1) as u64;
             format!(
