@@ -149,6 +149,15 @@ pub enum ActivateError {
         /// The process.
         pid: Pid,
     },
+    /// Its first thread has ended, and with it the one that would do it.
+    #[error(
+        "process {pid} was not touched: its first thread, which would switch trampolines, has ended\n  \
+        Its functions are recorded without trampolines: sudo pyprof-bpf --pid {pid}"
+    )]
+    NoFirstThread {
+        /// The process.
+        pid: Pid,
+    },
     /// Its threads could not be stopped.
     #[error("process {pid} was not changed: {reason}")]
     NotStopped {

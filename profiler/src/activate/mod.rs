@@ -140,6 +140,9 @@ impl Ready {
         if version < REQUESTS_SINCE && !order.unsafe_inject {
             return Err(ActivateError::NeedsInjection { pid, version });
         }
+        if target.first_thread_has_ended {
+            return Err(ActivateError::NoFirstThread { pid });
+        }
         if stopped::is_halted(pid) {
             return Err(ActivateError::Halted { pid });
         }

@@ -3,20 +3,20 @@
 use std::{
     env,
     io::{self, IsTerminal as _, Write as _},
-    time::Duration,
 };
 
 use anyhow::Context as _;
 
 use super::{
     args::DoctorArgs,
-    exit, names,
+    exit,
+    names::{Advice, NameCase},
     text::{clip, visible},
 };
 use crate::{
     doctor::{Check, FrameFacts, Machine, Patient, State, verdict},
     model::Pid,
-    session::{PythonSource, TargetSummary},
+    session::PythonSource,
     symbols::NameDiagnosis,
 };
 
@@ -61,47 +61,52 @@ fn all(sections: &[Section]) -> impl Iterator<Item = &Check> {
     sections.iter().flat_map(|(_, checks)| checks)
 }
 
-/// What the report of a recording would say, in its words.
+/// What the report of a recording would say.
 fn name_check(patient: &Patient) -> Check {
     let refusals: Vec<String> = (!patient.map.refusal.is_empty())
         .then(|| format!("{} was not read: {}", patient.map.path, patient.map.refusal))
         .into_iter()
         .collect();
-    let target = TargetSummary {
+    let source = match &patient.frames {
+        FrameFacts::Known(version) => PythonSource::Interpreter(*version),
+        FrameFacts::Refused(obstacle) => PythonSource::Refused(obstacle.clone()),
+        FrameFacts::NoPython | FrameFacts::NotYet(_) => PythonSource::NotYet,
+    };
+    let case = NameCase {
         pid: patient.pid,
-        command: patient.command.clone(),
-        label: String::new(),
-        samples: 0,
-        python: patient.python.clone(),
-        cpu_time: Duration::ZERO,
-        source: match &patient.frames {
-            FrameFacts::Known(version) => PythonSource::Interpreter(*version),
-            FrameFacts::Refused(reason) => PythonSource::Refused(reason.clone()),
-            FrameFacts::NoPython | FrameFacts::NotYet(_) => PythonSource::NotYet,
-        },
+        command: &patient.command,
+        version: patient.python.version,
+        trampolines_asked: patient.python.trampolines_asked,
+        source: &source,
         names: patient.diagnosis(),
+        refusals: &refusals,
+        follows: false,
+        is_recorded: false,
     };
-    let mut lines = names::advice(&target, &refusals, false).into_iter();
-    let finding = lines.next();
-    let mut check = Check {
-        name: "names",
-        state: match target.names {
-            NameDiagnosis::Named => State::Ok,
-            _ => State::Limited,
-        },
-        finding: finding.unwrap_or_else(|| "Python functions have names".to_owned()),
-        next: lines.map(|line| line.trim().to_owned()).collect(),
+    let advice = case.advice();
+    let state = if advice.is_some() {
+        State::Limited
+    } else {
+        State::Ok
     };
-    if check.state == State::Limited && check.next.is_empty() {
-        // The advice is one sentence.
-        if let Some((finding, next)) = check.finding.rsplit_once("; ") {
-            (check.next, check.finding) = (vec![next.to_owned()], finding.to_owned());
-        } else {
-            // What is wrong with the map has its own check.
-            check.next = vec!["see perf map".to_owned()];
-        }
+    let Advice { finding, mut steps } = advice.unwrap_or_else(|| Advice {
+        finding: "Python functions have names".to_owned(),
+        steps: vec![],
+    });
+    if state == State::Limited && steps.is_empty() {
+        // What is wrong with the map, or the interpreter, has its own check.
+        let other = match case.names {
+            NameDiagnosis::MapRefused | NameDiagnosis::MapUnreadable => "see perf map",
+            _ => "see Python frames",
+        };
+        steps.push(other.to_owned());
     }
-    check
+    Check {
+        name: "names",
+        state,
+        finding,
+        next: steps,
+    }
 }
 
 /// Escape sequences, or nothing.

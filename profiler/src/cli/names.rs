@@ -2,6 +2,8 @@
 
 use super::text::{clip, columns, visible};
 use crate::{
+    model::Pid,
+    process::interpreter::Remedy,
     session::{PythonSource, TargetSummary},
     symbols::NameDiagnosis,
 };
@@ -15,154 +17,289 @@ const LAST_WITHOUT_OWN: (u8, u8) = (3, 11);
 /// The first CPython whose frames are read.
 const FIRST_READ: (u8, u8) = (3, 8);
 
-/// What is to be said about the names of one target, in five lines at most; nothing where all is well. `refusals` is what
-/// was wrong with perf maps.
-pub(crate) fn advice(target: &TargetSummary, refusals: &[String], follows: bool) -> Vec<String> {
-    let pid = target.pid;
-    let lines: Vec<String> = match target.names {
-        NameDiagnosis::Named => vec![],
-        NameDiagnosis::NotPython => vec![format!(
-            "no Python names: pid {pid} ({}) is not a CPython process; its native stacks are there{}",
-            short_command(target),
-            if follows { "" } else { ". If it starts Python, -s records that too" }
-        )],
-        NameDiagnosis::TooOld { .. } | NameDiagnosis::NotActivated
-            if target.source == PythonSource::NotYet => vec![
-            format!(
-                "no Python names: {} had no frames to be read while it was recorded; native stacks are there:",
-                interpreter(target)
-            ),
-            "  it was starting or ending, runs no Python in these threads, or this machine was too busy; record it longer".to_owned(),
-        ],
-        NameDiagnosis::TooOld { version } => vec![format!(
-            "no Python names: {}; native stacks are there{}",
-            obstacle(target),
-            if is_asked_for(target) && version >= FIRST_READ {
-                ". Omit --python-from, and its own frames are read"
-            } else {
-                ""
-            }
-        )],
-        NameDiagnosis::NotActivated if let Some(python) = old_python(target) => without_own(target, &python),
-        NameDiagnosis::NotActivated => vec![
-            format!(
-                "no Python names: {}; native stacks are there. {} with",
-                obstacle(target),
-                if is_asked_for(target) {
-                    "Omit --python-from or switch it on"
+/// What is known of a process, as far as its names depend on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NameCase<'a> {
+    /// Its pid.
+    pub(crate) pid: Pid,
+    /// Its command line, raw.
+    pub(crate) command: &'a str,
+    /// Its CPython.
+    pub(crate) version: Option<(u8, u8)>,
+    /// It was started so that it should have trampolines.
+    pub(crate) trampolines_asked: bool,
+    /// Where its names come from.
+    pub(crate) source: &'a PythonSource,
+    /// What is wrong.
+    pub(crate) names: NameDiagnosis,
+    /// What was wrong with perf maps.
+    pub(crate) refusals: &'a [String],
+    /// Child processes are recorded as well.
+    pub(crate) follows: bool,
+    /// It was recorded, and not only looked at.
+    pub(crate) is_recorded: bool,
+}
+
+/// What is to be said of names: at most five lines, ready to be shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Advice {
+    /// How it is, a sentence without its full stop.
+    pub(crate) finding: String,
+    /// What to do, a step a line; empty where nothing helps.
+    pub(crate) steps: Vec<String>,
+}
+
+impl Advice {
+    fn new<const N: usize>(finding: impl Into<String>, steps: [&str; N]) -> Self {
+        Self {
+            finding: finding.into(),
+            steps: steps.map(str::to_owned).to_vec(),
+        }
+    }
+
+    /// For a report: steps below the finding.
+    pub(crate) fn into_lines(self) -> Vec<String> {
+        let steps = self.steps.into_iter().map(|step| format!("  {step}"));
+        std::iter::once(self.finding).chain(steps).collect()
+    }
+}
+
+impl<'a> NameCase<'a> {
+    /// Of a target that was recorded.
+    pub(crate) fn recorded(
+        target: &'a TargetSummary,
+        refusals: &'a [String],
+        follows: bool,
+    ) -> Self {
+        Self {
+            pid: target.pid,
+            command: &target.command,
+            version: target.python.version,
+            trampolines_asked: target.python.trampolines_asked,
+            source: &target.source,
+            names: target.names,
+            refusals,
+            follows,
+            is_recorded: true,
+        }
+    }
+
+    /// What is to be said; nothing where all is well.
+    pub(crate) fn advice(&self) -> Option<Advice> {
+        let pid = self.pid;
+        Some(match self.names {
+            NameDiagnosis::Named => return None,
+            NameDiagnosis::NotPython => Advice {
+                finding: format!(
+                    "no Python names: no CPython was found in pid {pid} ({}); its native stacks are there",
+                    short(self.command)
+                ),
+                steps: if self.follows {
+                    vec![]
                 } else {
-                    "A perf map gives names: start it"
-                }
-            ),
-            "  `python -X perf`, PYTHONPERFSUPPORT=1 (which -I and -E ignore), or sys.activate_stack_trampoline(\"perf\") in it"
-                .to_owned(),
-        ],
-        NameDiagnosis::ActivatedLate => vec![
-            "trampolines were switched on late: functions that were running then are not in the picture until they are"
-                .to_owned(),
-            format!(
-                "  called again; `{}` switches them on from the start",
-                command_with_names(target)
-            ),
-        ],
-        NameDiagnosis::JitDump => vec![
-            "no Python names: with -X perf_jit CPython keeps them in a buffered jitdump, unreadable while it runs;"
-                .to_owned(),
-            "  start it with `python -X perf` or PYTHONPERFSUPPORT=1 instead".to_owned(),
-        ],
-        NameDiagnosis::MapMissing => vec![
-            format!("no Python names: perf support is on, but /tmp/perf-PID.map of pid {pid} is not there;"),
-            "  it was removed, or its /tmp was not writable or was full when Python started: restart it".to_owned(),
-        ],
-        NameDiagnosis::MapRefused => {
-            vec![format!("no Python names: the perf map of pid {pid} was refused{}", reason(refusals))]
-        }
-        NameDiagnosis::MapUnreadable if refusals.is_empty() => vec![format!(
-            "no Python names: the perf map of pid {pid} names none of the code that ran; it was emptied or written \
-             over: restart the process"
-        )],
-        NameDiagnosis::MapUnreadable => {
-            vec![format!("no Python names: the perf map of pid {pid} is of no use{}", reason(refusals))]
-        }
-    };
-    lines
-}
-
-/// What to do for a CPython that can be given trampolines.
-fn without_own(target: &TargetSummary, python: &str) -> Vec<String> {
-    vec![
-        format!(
-            "no Python names: {}; native stacks are there. {}ive it some with",
-            obstacle(target),
-            if is_asked_for(target) {
-                "Omit --python-from or g"
-            } else {
-                "G"
+                    vec!["if it starts Python, -s records that too".to_owned()]
+                },
+            },
+            NameDiagnosis::TooOld { .. } | NameDiagnosis::NotActivated
+                if *self.source == PythonSource::NotYet =>
+            {
+                self.without_frames()
             }
-        ),
-        format!(
-            "  `pyprof-bpf record --python-from perf-map -- {python} app.py`, without Python's -I, -E and -S;"
-        ),
-        format!(
-            "  or `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by `{python} -m pip`;"
-        ),
-        "  or, in the program, `import pyprof_trampoline; pyprof_trampoline.activate()`".to_owned(),
-    ]
-}
+            NameDiagnosis::TooOld { .. } | NameDiagnosis::NotActivated
+                if let Some(advice) = self.without_remedy() =>
+            {
+                advice
+            }
+            NameDiagnosis::TooOld { version } => Advice {
+                finding: self.nameless(),
+                steps: if self.is_map_wanted() && version >= FIRST_READ {
+                    vec!["omit --python-from, and its own frames are read".to_owned()]
+                } else {
+                    vec![]
+                },
+            },
+            NameDiagnosis::NotActivated => self.not_activated(),
+            NameDiagnosis::ActivatedLate => Advice::new(
+                "trampolines were switched on late, or off meanwhile: functions that ran without one are not in the picture",
+                [&format!(
+                    "until they are called with one; `{}` switches them on from the start",
+                    self.command_with_names()
+                )],
+            ),
+            NameDiagnosis::JitDump => Advice::new(
+                "no Python names: with -X perf_jit CPython keeps them in a buffered jitdump, unreadable while it runs",
+                ["start it with `python -X perf` or PYTHONPERFSUPPORT=1 instead"],
+            ),
+            NameDiagnosis::MapMissing => self.map_missing(),
+            NameDiagnosis::MapRefused => Advice::new(
+                format!(
+                    "no Python names: the perf map of pid {pid} was refused{}",
+                    self.refusal()
+                ),
+                [],
+            ),
+            NameDiagnosis::MapUnreadable if self.refusals.is_empty() => Advice::new(
+                format!(
+                    "no Python names: the perf map of pid {pid} names none of the code that ran"
+                ),
+                ["it was emptied or written over: restart the process"],
+            ),
+            NameDiagnosis::MapUnreadable => Advice::new(
+                format!(
+                    "no Python names: the perf map of pid {pid} is of no use{}",
+                    self.refusal()
+                ),
+                [],
+            ),
+        })
+    }
 
-/// Perf maps were asked for: the interpreter's own frames may well be there to be read.
-fn is_asked_for(target: &TargetSummary) -> bool {
-    target.source == PythonSource::PerfMap
-}
-
-/// Why the interpreter's own frames are not read.
-fn obstacle(target: &TargetSummary) -> String {
-    match &target.source {
-        PythonSource::Refused(reason) => visible(reason),
-        _ if old_python(target).is_some() => {
-            format!("{} has no trampolines of its own", interpreter(target))
+    /// The interpreter had no frames to be read.
+    fn without_frames(&self) -> Advice {
+        let interpreter = self.interpreter();
+        if self.is_recorded {
+            Advice::new(
+                format!(
+                    "no Python names: {interpreter} had no frames to be read while it was recorded; native stacks are there"
+                ),
+                [
+                    "it was starting or ending, ran no Python code, or did not answer in time: record it longer",
+                ],
+            )
+        } else {
+            Advice::new(
+                format!("no Python names at this moment: {interpreter} has no frames to be read"),
+                ["a recording looks again and again"],
+            )
         }
-        _ => format!("{} was started without perf support", interpreter(target)),
+    }
+
+    /// The interpreter's frames are not read, and perf maps would not help either.
+    fn without_remedy(&self) -> Option<Advice> {
+        let PythonSource::Refused(obstacle) = self.source else {
+            return None;
+        };
+        let finding = format!("no Python names: {}", visible(&obstacle.reason));
+        match obstacle.remedy {
+            Remedy::PerfMap => None,
+            Remedy::None => Some(Advice::new(finding, [])),
+            Remedy::Rights => Some(Advice::new(
+                finding,
+                ["run pyprof-bpf with sudo, or give it CAP_SYS_PTRACE"],
+            )),
+        }
+    }
+
+    fn not_activated(&self) -> Advice {
+        let omit = "omit --python-from, and its own frames are read; or";
+        let mut steps = match self.old_python() {
+            Some(python) => vec![
+                format!(
+                    "`pyprof-bpf record --python-from perf-map -- {python} app.py`, without Python's -I, -E and -S, gives it"
+                ),
+                format!(
+                    "some, as does `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by"
+                ),
+                format!(
+                    "`{python} -m pip`, or `import pyprof_trampoline; pyprof_trampoline.activate()` in the program"
+                ),
+            ],
+            None => vec![
+                "a perf map gives names: `python -X perf`, PYTHONPERFSUPPORT=1 (which -I and -E ignore),".to_owned(),
+                "or sys.activate_stack_trampoline(\"perf\") in the program".to_owned(),
+            ],
+        };
+        if self.is_map_wanted() {
+            steps.insert(0, omit.to_owned());
+        }
+        Advice {
+            finding: self.nameless(),
+            steps,
+        }
+    }
+
+    fn map_missing(&self) -> Advice {
+        let pid = self.pid;
+        let cause = if self.trampolines_asked {
+            "perf support was asked for at its start"
+        } else {
+            "trampolines are in use"
+        };
+        Advice::new(
+            format!("no Python names: {cause}, but there is no /tmp/perf-PID.map of pid {pid}"),
+            [
+                "it was removed, its /tmp was not writable or full when Python started, or the program does not heed",
+                "PYTHONPERFSUPPORT: restart it with `python -X perf`",
+            ],
+        )
+    }
+
+    /// There are no names, and why.
+    fn nameless(&self) -> String {
+        format!(
+            "no Python names: {}; native stacks are there",
+            self.obstacle()
+        )
+    }
+
+    /// Perf maps were asked for: the interpreter's own frames may well be there to be read.
+    fn is_map_wanted(&self) -> bool {
+        *self.source == PythonSource::PerfMap
+    }
+
+    /// Why the interpreter's own frames are not read.
+    fn obstacle(&self) -> String {
+        match self.source {
+            PythonSource::Refused(obstacle) => visible(&obstacle.reason),
+            _ if self.old_python().is_some() => {
+                format!("{} has no trampolines of its own", self.interpreter())
+            }
+            _ => format!("{} was started without perf support", self.interpreter()),
+        }
+    }
+
+    /// The command that starts such a program with names.
+    fn command_with_names(&self) -> String {
+        match self.old_python() {
+            Some(python) => format!("pyprof-bpf record --python-from perf-map -- {python} app.py"),
+            None => "python -X perf".to_owned(),
+        }
+    }
+
+    /// `python3.11`, if it is a CPython without trampolines of its own.
+    fn old_python(&self) -> Option<String> {
+        let (major, minor) = self
+            .version
+            .filter(|version| *version <= LAST_WITHOUT_OWN)?;
+        Some(format!("python{major}.{minor}"))
+    }
+
+    fn interpreter(&self) -> String {
+        match self.version {
+            Some((major, minor)) => format!("CPython {major}.{minor}"),
+            None => "Python".to_owned(),
+        }
+    }
+
+    /// The session's own words, where it has some.
+    fn refusal(&self) -> String {
+        match self.refusals {
+            [] => "; it must be a regular file of the target's user".to_owned(),
+            [only] => format!(": {}", visible(only)),
+            [first, others @ ..] => format!(": {} (and {} more)", visible(first), others.len()),
+        }
     }
 }
 
-/// The command that starts such a program with names.
-fn command_with_names(target: &TargetSummary) -> String {
-    match old_python(target) {
-        Some(python) => format!("pyprof-bpf record --python-from perf-map -- {python} app.py"),
-        None => "python -X perf".to_owned(),
-    }
-}
-
-/// `python3.11`, if the target is a CPython without trampolines of its own.
-fn old_python(target: &TargetSummary) -> Option<String> {
-    let (major, minor) = target
-        .python
-        .version
-        .filter(|version| *version <= LAST_WITHOUT_OWN)?;
-    Some(format!("python{major}.{minor}"))
-}
-
-fn interpreter(target: &TargetSummary) -> String {
-    match target.python.version {
-        Some((major, minor)) => format!("CPython {major}.{minor}"),
-        None => "Python".to_owned(),
-    }
-}
-
-/// The session's own words, where it has some.
-fn reason(refusals: &[String]) -> String {
-    match refusals {
-        [] => "; it must be a regular file of the target's user".to_owned(),
-        [only] => format!(": {}", visible(only)),
-        [first, others @ ..] => format!(": {} (and {} more)", visible(first), others.len()),
-    }
+/// The command line of a target, short enough to stand in a sentence.
+pub(crate) fn short_command(target: &TargetSummary) -> String {
+    short(&target.command)
 }
 
 /// A command line short enough to stand in a sentence: the program without its directory, and the script's name
 /// whatever directory it is in. What is still too long is cut at its end.
-pub(crate) fn short_command(target: &TargetSummary) -> String {
-    let command = visible(&target.command);
+fn short(command: &str) -> String {
+    let command = visible(command);
     let (program, arguments) = command.split_once(' ').unwrap_or((&command, ""));
     let program = program
         .rsplit_once('/')
@@ -185,56 +322,5 @@ pub(crate) fn short_command(target: &TargetSummary) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::{model::Pid, process::PythonInfo};
-
-    fn short(command: &str) -> String {
-        short_command(&TargetSummary {
-            pid: Pid(1),
-            label: String::new(),
-            command: command.to_owned(),
-            samples: 0,
-            python: PythonInfo {
-                version: None,
-                interpreter_files: vec![],
-                trampolines_asked: false,
-                jitdump: false,
-            },
-            cpu_time: Duration::ZERO,
-            source: PythonSource::PerfMap,
-            names: NameDiagnosis::Named,
-        })
-    }
-
-    #[test]
-    fn the_program_is_shown_without_its_directory() {
-        assert_eq!(
-            short("/opt/python/3.12.1/bin/python3 -X perf app.py --fast"),
-            "python3 -X perf app.py --fast"
-        );
-        assert_eq!(short("venv/bin/python"), "python");
-        assert_eq!(short("[kworker/0:1]"), "[kworker/0:1]");
-        assert_eq!(short("nginx: worker /etc/x"), "nginx: worker /etc/x");
-    }
-
-    #[test]
-    fn a_long_command_keeps_the_name_of_its_script() {
-        let deep = "/srv/a/very/deep/directory/of/a/deployment/with/versions/1.2.3";
-        assert_eq!(
-            short(&format!(
-                "{deep}/bin/python3 -X perf {deep}/app.py -v {deep}/in"
-            )),
-            "python3 -X perf …/app.py -v …/in"
-        );
-        assert_eq!(
-            short(&format!(
-                "{deep}/bin/python3 {deep}/app.py {}",
-                "x".repeat(90)
-            )),
-            format!("python3 …/app.py {}…", "x".repeat(41))
-        );
-    }
-}
+#[path = "names_tests.rs"]
+mod tests;

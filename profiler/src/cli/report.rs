@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     output::Format,
-    session::{BpfStats, Recording, Summary},
+    session::{BpfStats, Recording, Remark, Summary},
 };
 
 /// Processes that are named in the report.
@@ -151,15 +151,24 @@ pub(crate) fn nothing_to_draw(recording: &Recording) -> Vec<String> {
         )
     } else if cpu_time(summary) > two_periods(summary) {
         format!(
-            "{watched}, but the kernel took no samples of it ({}); nothing to draw",
+            "{watched}, but no sample of it was taken ({}); nothing to draw",
             rate(summary)
         )
+    } else if is_held(summary) {
+        // The remark says by what, and what to do.
+        format!("{watched}: it cannot run; nothing to draw")
     } else {
         format!("{watched}: this profiler samples running code; nothing to draw")
     };
     let mut lines = vec![first];
     lines.extend(summary.remarks.iter().map(remark));
     lines
+}
+
+/// The only process cannot run.
+fn is_held(summary: &Summary) -> bool {
+    let held = |remark: &Remark| matches!(remark, Remark::Halted { .. });
+    summary.roots == 1 && summary.remarks.iter().any(held)
 }
 
 /// CPU time within which no sample need be taken.

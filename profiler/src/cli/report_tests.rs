@@ -3,14 +3,15 @@
 use super::*;
 use crate::{
     model::{Hz, Pid},
-    process::PythonInfo,
+    process::{
+        Halt, NamedGroup, PythonInfo,
+        interpreter::{Obstacle, Remedy},
+    },
     profile::{
         EndClass, Profile, Quality,
         testing::{Builder, python},
     },
-    session::{
-        PythonSource, Remark, SampledEvent, StopReason, TargetSummary, Throttling, Unsampled,
-    },
+    session::{PythonSource, SampledEvent, StopReason, TargetSummary, Throttling, Unsampled},
     symbols::{CrossCheck, NameDiagnosis},
 };
 
@@ -102,7 +103,12 @@ fn a_good_recording_needs_few_words() {
 #[test]
 fn where_names_come_from_is_told() {
     use PythonSource::{Interpreter, PerfMap, Refused};
-    let refused = || Refused("it is a debug build".to_owned());
+    let refused = || {
+        Refused(Obstacle {
+            reason: "it is a debug build".to_owned(),
+            remedy: Remedy::PerfMap,
+        })
+    };
     for (sources, told) in [
         (
             vec![Interpreter(0x030d_00f0)],
@@ -193,13 +199,14 @@ fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
         max_sample_rate_before: 100_000,
         max_sample_rate_after: 50_000,
         effective_hz: Some(61.7),
+        is_even: true,
     });
     assert_eq!(
         report_lines(&recording, &[])[1..],
         [
             "98.0 % of the stacks are complete; 3 with guessed callers; 20 cut short \
              (15 in code without unwind information, 5 where stack memory could not be read)",
-            "lost 24 samples (2.3 %): 20 ring buffer full: this machine was too busy, 4 could not be kept",
+            "lost 24 samples (2.3 %): 20 as the sample buffer was full: use a lower --frequency, 4 could not be kept",
             "the kernel slowed sampling down (12 pauses, its limit went from 100000 to 50000 Hz): \
              about 62 Hz per busy CPU took place; use a lower --frequency",
         ]
@@ -212,9 +219,9 @@ fn missing_names_are_explained_case_by_case() {
     for (names, words) in [
         (
             NameDiagnosis::NotPython,
-            &["not a CPython", "native stacks"][..],
+            &["no CPython was found", "native stacks"][..],
         ),
-        (too_old, &["native stacks", "Omit --python-from"]),
+        (too_old, &["native stacks", "omit --python-from"]),
         (
             NameDiagnosis::NotActivated,
             &[
@@ -226,10 +233,10 @@ fn missing_names_are_explained_case_by_case() {
         ),
         (
             NameDiagnosis::ActivatedLate,
-            &["switched on late", "running then"],
+            &["switched on late", "called with one"],
         ),
         (NameDiagnosis::JitDump, &["perf_jit", "jitdump", "-X perf"]),
-        (NameDiagnosis::MapMissing, &["perf-PID.map", "not there"]),
+        (NameDiagnosis::MapMissing, &["perf-PID.map", "there is no"]),
         (
             NameDiagnosis::MapRefused,
             &["was refused", "it is a symbolic link"],
@@ -313,6 +320,7 @@ fn the_report_never_exceeds_eight_lines() {
         max_sample_rate_before: 1,
         max_sample_rate_after: 1,
         effective_hz: None,
+        is_even: true,
     });
     let lines = report_lines(&recording, &svg());
     assert_eq!(lines.len(), LINES_MAX, "{lines:#?}");
@@ -333,7 +341,9 @@ fn an_idle_target_is_told_from_a_failure() {
             "pid 4242 (python app.py) used 0.00 s of CPU in 5.0 s: this profiler samples running code; nothing to draw"
         ]
     );
-    assert!(nothing_to_draw(&recording(Quality::default()))[0].contains("took no samples of it"));
+    assert!(
+        nothing_to_draw(&recording(Quality::default()))[0].contains("no sample of it was taken")
+    );
     idle.summary.remarks = vec![Remark::ChildrenNotRecorded(vec![Pid(7), Pid(8)])];
     assert_eq!(
         nothing_to_draw(&idle)[1],
@@ -362,6 +372,7 @@ fn a_slow_rate_without_a_word_from_the_kernel_is_not_blamed_on_it() {
         max_sample_rate_before: 100_000,
         max_sample_rate_after: 100_000,
         effective_hz: Some(60.2),
+        is_even: true,
     });
     let text = notes(&recording).concat();
     assert!(
@@ -450,7 +461,7 @@ fn a_shell_among_pythons_needs_no_advice() {
     recording.summary.targets[1].names = NameDiagnosis::NotPython;
     let advice = name_advice(&recording.summary).concat();
     assert!(
-        advice.contains("not a CPython") && advice.contains("and another process: "),
+        advice.contains("no CPython was found") && advice.contains("and another process: "),
         "{advice}"
     );
 }
@@ -479,7 +490,7 @@ fn processes_are_counted_once_and_those_without_samples_apart() {
     recording.summary.unsampled = Unsampled {
         processes: 1_500,
         cpu_time: Duration::from_secs(40),
-        untold: 0,
+        ..Unsampled::default()
     };
     let lines = report_lines(&recording, &[]);
     assert!(
@@ -500,6 +511,150 @@ fn processes_that_may_not_be_looked_into_are_counted() {
         assert!(
             line.contains(words) && line.contains("CAP_SYS_PTRACE"),
             "{line}"
+        );
+    }
+}
+
+#[test]
+fn shares_are_called_right_only_where_all_processes_lack_samples_alike() {
+    for is_even in [true, false] {
+        let mut recording = recording(good());
+        recording.summary.throttling = Some(Throttling {
+            throttle_records: 0,
+            max_sample_rate_before: 1,
+            max_sample_rate_after: 1,
+            effective_hz: Some(60.2),
+            is_even,
+        });
+        let text = notes(&recording).concat();
+        assert_eq!(text.contains("shares are right"), is_even, "{text}");
+    }
+}
+
+#[test]
+fn names_that_are_missing_have_their_reason() {
+    let text = |quality: Quality| notes(&recording(quality)).join("\n");
+    let unread = Quality {
+        python_unnamed: 1_000,
+        unread: 1_000,
+        ..good()
+    };
+    let said = text(unread.clone());
+    assert!(said.contains("10.0 % could not be read in time"), "{said}");
+    assert!(!said.contains("ended"), "{said}");
+    let ended = Quality {
+        unread: 0,
+        ended: 1_000,
+        ..unread
+    };
+    let said = text(ended);
+    assert!(
+        said.contains("10.0 % were not read before their process ended"),
+        "{said}"
+    );
+    let foreign = Quality {
+        with_foreign_jit: 297,
+        ..good()
+    };
+    let said = text(foreign);
+    assert!(
+        said.contains("100 % of the Python frames seen have names")
+            && said.contains("10.0 % of the samples have code of another compiler"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_process_that_cannot_run_is_said_to_be_held_and_how_to_let_it_go() {
+    let mut held = recording(Quality::default());
+    held.summary.targets[0].cpu_time = Duration::ZERO;
+    for (halt, words) in [
+        (Halt::Stopped, &["SIGSTOP", "`kill -CONT 4242`"][..]),
+        (Halt::Traced(Some(Pid(9))), &["tracer", "pid 9"]),
+        (
+            Halt::Frozen("/sys/fs/cgroup/web\u{1b}".into()),
+            &["/sys/fs/cgroup/web\\", "freezer.state", "docker unpause"],
+        ),
+    ] {
+        held.summary.remarks = vec![Remark::Halted {
+            pid: Pid(4242),
+            halt,
+            others: 2,
+        }];
+        let lines = nothing_to_draw(&held);
+        assert!(
+            lines[0].ends_with("it cannot run; nothing to draw"),
+            "{lines:?}"
+        );
+        for word in words {
+            assert!(lines[1].contains(word), "no {word:?} in {lines:?}");
+        }
+        assert!(lines[1].contains("so are 2 more") && !lines[1].contains('\u{1b}'));
+    }
+}
+
+#[test]
+fn groups_are_named_with_their_owners() {
+    let group = NamedGroup {
+        path: "/sys/fs/cgroup/user.slice/docker-ab.scope\u{1b}".into(),
+        owner: Some(1000),
+    };
+    let ignored = remark(&Remark::GroupsIgnored(vec![group.clone(), group.clone()]));
+    assert!(
+        ignored.contains("docker-ab.scope\\x1b of user 1000")
+            && ignored.contains("1 such group more")
+            && ignored.contains("--cgroup"),
+        "{ignored}"
+    );
+    let rootless = remark(&Remark::Rootless(group));
+    assert!(
+        rootless.starts_with("recorded: control group "),
+        "{rootless}"
+    );
+}
+
+/// Every remark in words: a sentence that fits a line, without anything that a terminal acts on.
+#[test]
+fn every_remark_has_its_sentence() {
+    let remarks = [
+        (Remark::MappingsLeftOut(2), "2 mappings not followed"),
+        (Remark::KernelNamesHidden, "CAP_SYSLOG"),
+        (Remark::KernelStacksFailed(1), "part of 1 stack "),
+        (Remark::NoRoomForRows(3), "3 files"),
+        (
+            Remark::SharedPerfMap {
+                pid: Pid(1),
+                rival: Pid(2),
+                frames: 3,
+            },
+            "3 frames",
+        ),
+        (Remark::NotPermitted(1), "1 process "),
+        (
+            Remark::FilesOutOfReach(vec!["a\u{1b}".to_owned()]),
+            "1 file ",
+        ),
+        (Remark::ChildrenNotRecorded(vec![Pid(3)]), "(pid 3)"),
+        (Remark::CannotFollow, "BTF"),
+        (Remark::TooManyProcesses(5), "(5)"),
+        (Remark::EventsLost(6), "6 events"),
+        (
+            Remark::Undersampled {
+                pid: Pid(7),
+                cpu_time: Duration::from_secs(8),
+                samples: 0,
+                others: 1,
+            },
+            "pid 7 used 8.00 s of CPU and has 0 samples (so it is with 1 more)",
+        ),
+    ];
+    for (said, words) in remarks {
+        let line = remark(&said);
+        assert!(line.contains(words), "no {words:?} in {line:?}");
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+        assert!(
+            !line.ends_with('.') && line.chars().count() < 180,
+            "{line:?}"
         );
     }
 }

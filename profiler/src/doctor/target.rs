@@ -6,9 +6,10 @@ use super::Check;
 use crate::{
     model::Pid,
     process::{
-        Mapping, MappingKind, PythonInfo, Target, TargetError, file_name, inspect,
-        interpreter::{Examined, Memory, PatientReader, Progress, examine},
-        open_mapped, perf_map_handle, read_executable_mappings, takes_map_files,
+        Children, Halt, Mapping, MappingKind, PythonInfo, Target, TargetError, file_name, halt_of,
+        inspect,
+        interpreter::{Examined, Memory, Obstacle, PatientReader, Progress, Remedy, examine},
+        open_mapped, perf_map_handle, proc_folder, read_executable_mappings, takes_map_files,
     },
     symbols::{
         MapState, NameDiagnosis, NameFacts, diagnose,
@@ -19,6 +20,8 @@ use crate::{
 /// An interpreter without a frame is looked at so often, so long apart.
 const LOOKS: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Children that are shown by their pids.
+const CHILDREN_SHOWN: usize = 3;
 /// Its memory is waited for so long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -33,6 +36,12 @@ pub struct Patient {
     pub uid: u32,
     /// Its command line, raw.
     pub command: String,
+    /// What holds all its threads, if anything does.
+    pub halt: Option<Halt>,
+    /// Its first thread has ended, and others have not.
+    pub first_thread_has_ended: bool,
+    /// Those of its children, and of theirs, that run Python.
+    pub python_children: Vec<Pid>,
     /// What Python it runs.
     pub python: PythonInfo,
     /// Whether the frames of that can be read.
@@ -55,7 +64,7 @@ pub enum FrameFacts {
     /// There were none that could be looked at, and why.
     NotYet(String),
     /// They cannot, and why.
-    Refused(String),
+    Refused(Obstacle),
 }
 
 impl FrameFacts {
@@ -76,7 +85,12 @@ impl FrameFacts {
     fn look(pid: Pid, mappings: &[Mapping], python: &PythonInfo) -> Self {
         let memory = match Memory::open(pid) {
             Ok(memory) => memory,
-            Err(error) => return Self::Refused(format!("its memory cannot be read: {error}")),
+            Err(error) => {
+                return Self::Refused(Obstacle {
+                    reason: format!("its memory cannot be read: {error}"),
+                    remedy: Remedy::Rights,
+                });
+            }
         };
         let mut facts = Self::NoPython;
         // A program that runs may be met at a moment in which it has no frame.
@@ -84,7 +98,7 @@ impl FrameFacts {
             match examine(pid, &memory, mappings, python) {
                 Examined::Known(interpreter) => return Self::Known(interpreter.version),
                 Examined::NoPython => return Self::NoPython,
-                Examined::Refused(reason) => return Self::Refused(reason.to_string()),
+                Examined::Refused(reason) => return Self::Refused(reason.into()),
                 Examined::NotYet(reason) => facts = Self::NotYet(reason.to_string()),
             }
             thread::sleep(LOOK_AGAIN);
@@ -108,6 +122,8 @@ pub struct MapFacts {
     pub is_open: bool,
     /// It has no name any more: the process only writes to it.
     pub is_deleted: bool,
+    /// It was refused since we may not read it.
+    pub is_permission: bool,
 }
 
 /// A kind of namespace.
@@ -130,10 +146,11 @@ impl Space {
 
     fn is_apart(file: &str, pid: Pid) -> bool {
         let of = |process: &str| {
-            let namespace = fs::metadata(format!("/proc/{process}/ns/{file}")).ok()?;
+            let namespace = fs::metadata(format!("{process}/ns/{file}")).ok()?;
             Some((namespace.dev(), namespace.ino()))
         };
-        matches!((of("self"), of(&pid.to_string())), (Some(ours), Some(theirs)) if ours != theirs)
+        let (ours, theirs) = (of("/proc/self"), of(&proc_folder(pid)));
+        matches!((ours, theirs), (Some(ours), Some(theirs)) if ours != theirs)
     }
 }
 
@@ -152,6 +169,9 @@ impl Patient {
             ns_pid: target.ns_pid,
             uid: target.uid,
             command: target.command(),
+            halt: halt_of(pid),
+            first_thread_has_ended: target.first_thread_has_ended,
+            python_children: python_children(pid),
             frames: FrameFacts::read(pid, &mappings, &python),
             python,
             map: MapFacts::read(&target),
@@ -167,6 +187,7 @@ impl Patient {
     pub fn checks(&self) -> Vec<Check> {
         vec![
             Check::ok("process", format!("{}, of user {}", self.command, self.uid)),
+            self.state(),
             self.namespaces(),
             self.interpreter(),
             self.frames(),
@@ -198,10 +219,24 @@ impl Patient {
 
     /// Why it cannot be looked into.
     pub fn refused(error: &TargetError) -> Check {
-        let text = error.to_string();
-        // What it is, and after the last of these what to do.
-        let (finding, next) = text.rsplit_once(": ").unwrap_or((&text, ""));
-        Check::missing("process", finding, next)
+        Check::missing("process", error.finding(), error.next_step())
+    }
+
+    /// Whether it can run.
+    fn state(&self) -> Check {
+        const NAME: &str = "state";
+        match &self.halt {
+            Some(halt) => Check::limited(
+                NAME,
+                format!("{halt}: what does not run is not sampled"),
+                halt.remedy(self.pid),
+            ),
+            None if self.first_thread_has_ended => Check::ok(
+                NAME,
+                "it can run; its first thread has ended, others have not",
+            ),
+            None => Check::ok(NAME, "it can run"),
+        }
     }
 
     fn namespaces(&self) -> Check {
@@ -221,10 +256,25 @@ impl Patient {
     fn interpreter(&self) -> Check {
         const NAME: &str = "Python";
         let Some((major, minor)) = self.python.version else {
+            let children: Vec<String> = self
+                .python_children
+                .iter()
+                .take(CHILDREN_SHOWN)
+                .map(ToString::to_string)
+                .collect();
+            let more = self.python_children.len().saturating_sub(CHILDREN_SHOWN);
+            let more = if more > 0 { ", …" } else { "" };
             return Check::limited(
                 NAME,
-                "no CPython in it: native stacks only",
-                "if it starts Python, give Python's pid: pgrep -af python",
+                "no CPython was found in it: native stacks only",
+                if children.is_empty() {
+                    "if it starts Python, -s records that too".to_owned()
+                } else {
+                    let pids = children.join(", ");
+                    format!(
+                        "processes that it started run Python (pid {pids}{more}): -s records them too"
+                    )
+                },
             );
         };
         let file = self.python.interpreter_files.first();
@@ -262,7 +312,9 @@ impl Patient {
                 format!("none to be read at this moment: {reason}"),
                 "a recording looks again and again",
             ),
-            FrameFacts::Refused(reason) => Check::limited(NAME, reason.clone(), "see names"),
+            FrameFacts::Refused(obstacle) => {
+                Check::limited(NAME, obstacle.reason.clone(), "see names")
+            }
         }
     }
 
@@ -294,6 +346,7 @@ impl Patient {
             entries,
             is_open: _,
             is_deleted,
+            is_permission,
         } = &self.map;
         match state {
             MapState::Ok if *is_deleted => Check::ok(
@@ -305,10 +358,17 @@ impl Patient {
                 Check::ok(NAME, format!("none, and not needed: {path}"))
             }
             MapState::Missing => Check::limited(NAME, format!("there is no {path}"), "see names"),
+            MapState::Refused | MapState::Unreadable if self.has_frames() => {
+                Check::ok(NAME, format!("not read, and not needed: {refusal}: {path}"))
+            }
             MapState::Refused | MapState::Unreadable => Check::limited(
                 NAME,
                 format!("not read: {refusal}: {path}"),
-                "remove it and restart the process, or ask its owner to",
+                if *is_permission {
+                    "run pyprof-bpf with sudo, or as the user of the process"
+                } else {
+                    "remove it and restart the process, or ask its owner to"
+                },
             ),
         }
     }
@@ -347,6 +407,10 @@ impl MapFacts {
         if let Some(handle) = &handle {
             map.follow_handle(handle);
         }
+        let is_permission = matches!(
+            map.state(),
+            PerfMapState::Refused(Refusal::PermissionDenied)
+        );
         let (state, refusal) = match map.state() {
             PerfMapState::Missing => (MapState::Missing, String::new()),
             PerfMapState::Following => (MapState::Ok, String::new()),
@@ -362,8 +426,15 @@ impl MapFacts {
             entries: map.map().len() as u64,
             is_open: handle.is_some(),
             is_deleted: state == MapState::Ok && !had_name,
+            is_permission,
         }
     }
+}
+
+fn python_children(pid: Pid) -> Vec<Pid> {
+    let mut children = Children::default();
+    children.look(pid);
+    children.pythons().collect()
 }
 
 fn out_of_reach(pid: Pid, mappings: &[Mapping]) -> Vec<String> {

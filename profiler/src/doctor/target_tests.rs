@@ -3,6 +3,13 @@
 use super::*;
 use crate::doctor::State;
 
+fn refused(reason: &str) -> Obstacle {
+    Obstacle {
+        reason: reason.to_owned(),
+        remedy: Remedy::PerfMap,
+    }
+}
+
 /// A Python with trampolines since its start, and 12 functions so far.
 fn well() -> Patient {
     Patient {
@@ -16,7 +23,10 @@ fn well() -> Patient {
             trampolines_asked: true,
             jitdump: false,
         },
-        frames: FrameFacts::Refused("it is another build".to_owned()),
+        halt: None,
+        first_thread_has_ended: false,
+        python_children: vec![],
+        frames: FrameFacts::Refused(refused("it is another build")),
         map: MapFacts {
             path: "/proc/4242/root/tmp/perf-4242.map".to_owned(),
             state: MapState::Ok,
@@ -24,6 +34,7 @@ fn well() -> Patient {
             entries: 12,
             is_open: true,
             is_deleted: false,
+            is_permission: false,
         },
         apart: vec![],
         out_of_reach: vec![],
@@ -64,7 +75,7 @@ fn frames_of_the_interpreter_are_judged_by_what_is_known_of_it() {
         ),
         (FrameFacts::NoPython, Ok, "no Python"),
         (
-            FrameFacts::Refused("another build".to_owned()),
+            FrameFacts::Refused(refused("another build")),
             Limited,
             "another build",
         ),
@@ -90,6 +101,34 @@ fn each_thing_is_judged_by_itself() {
     let table: &[(&str, Change, State, &str)] = &[
         ("process", |_| (), Ok, "app.py, of user 1000"),
         ("namespaces", |_| (), Ok, "ours"),
+        ("state", |_| (), Ok, "it can run"),
+        (
+            "state",
+            |p| p.first_thread_has_ended = true,
+            Ok,
+            "its first thread has ended",
+        ),
+        (
+            "state",
+            |p| p.halt = Some(Halt::Stopped),
+            Limited,
+            "stopped by a signal (SIGSTOP",
+        ),
+        (
+            "state",
+            |p| p.halt = Some(Halt::Frozen("/sys/fs/cgroup/web".into())),
+            Limited,
+            "control group /sys/fs/cgroup/web",
+        ),
+        (
+            "perf map",
+            |p| {
+                p.map.state = MapState::Refused;
+                p.frames = FrameFacts::Known(0x030c_01f0);
+            },
+            Ok,
+            "not read, and not needed",
+        ),
         (
             "namespaces",
             |p| {
@@ -205,4 +244,61 @@ fn who_cannot_be_looked_into_is_told_in_two_parts() {
         "{closed:?}"
     );
     assert!(closed.next[0].contains("sudo"), "{closed:?}");
+}
+
+#[test]
+fn children_that_run_python_are_named_where_the_process_does_not() {
+    let mut patient = well();
+    patient.python.version = None;
+    assert!(patient.interpreter().next[0].starts_with("if it starts Python"));
+    patient.python_children = (8..12).map(Pid).collect();
+    let step = &patient.interpreter().next[0];
+    assert!(
+        step.contains("(pid 8, 9, 10, …)") && step.contains("-s"),
+        "{step}"
+    );
+}
+
+/// Colons in what a process or the system says do not move the border between finding and step.
+#[test]
+fn every_refusal_has_a_finding_and_a_step() {
+    let comm = "a: b".to_owned();
+    let pid = Pid(7);
+    for error in [
+        TargetError::NoSuchProcess { pid },
+        TargetError::Thread {
+            pid,
+            process: Pid(6),
+            comm: comm.clone(),
+        },
+        TargetError::KernelThread {
+            pid,
+            comm: comm.clone(),
+        },
+        TargetError::Zombie {
+            pid,
+            comm,
+            parent: Pid(1),
+        },
+        TargetError::Ourselves { pid },
+        TargetError::NotPermitted {
+            pid,
+            owner: String::new(),
+        },
+        TargetError::Proc {
+            path: "/proc/7/status".to_owned(),
+            source: std::io::Error::other("a: b: c"),
+        },
+    ] {
+        let check = Patient::refused(&error);
+        assert!(
+            check.state == State::Missing && !check.next[0].is_empty(),
+            "{check:?}"
+        );
+        assert_eq!(
+            error.to_string(),
+            format!("{}: {}", check.finding, check.next[0])
+        );
+        assert!(check.finding.contains('7'), "{check:?}");
+    }
 }

@@ -34,8 +34,12 @@ pub enum ResolveMiss {
     FreedCode,
     /// A Python function whose code could not be read in time: too much of it was new at once.
     UnreadCode,
-    /// Anonymous executable memory, and no line in the perf map covers it.
+    /// A Python function whose code was not read before its process had ended.
+    EndedCode,
+    /// Anonymous executable memory, and no line in the perf map covers it: a trampoline, where there are any.
     NotInPerfMap,
+    /// The same in a process whose Python functions are known otherwise: code of another compiler.
+    ForeignJit,
     /// Lines of different names in the perf map cover it, and two processes write that map.
     Contested,
     /// No mapping of the process covers it.
@@ -100,7 +104,9 @@ impl fmt::Display for ResolveMiss {
             Self::NoSymbolProcess => "no process to read symbols in",
             Self::FreedCode => "freed before it was read",
             Self::UnreadCode => "not read in time",
+            Self::EndedCode => "not read before its process ended",
             Self::NotInPerfMap => "not in the perf map",
+            Self::ForeignJit => "code of another compiler, not in the perf map",
             Self::Contested => "named twice in a perf map that two processes write",
             Self::NoMapping => "not in any mapping",
             Self::KernelSymbols => "kernel symbols not readable",

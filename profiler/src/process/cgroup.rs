@@ -146,6 +146,21 @@ impl Group {
     }
 }
 
+impl Mount {
+    /// Where a group lies that is in this hierarchy: the mount's root, and its folder.
+    pub(super) fn folder_of(&self, group: &Membership<'_>) -> Option<(&Path, PathBuf)> {
+        let hierarchy = match &self.options {
+            None => Hierarchy::Unified,
+            Some(options) => Hierarchy::Controllers(options.clone()),
+        };
+        let root = self.root.trim_end_matches('/');
+        let rest = group.path.strip_prefix(root)?;
+        let is_below = rest.starts_with('/') && !rest.split('/').any(|part| part == "..");
+        (is_below && hierarchy.is_of(group.controllers))
+            .then(|| (&*self.point, self.point.join(rest.trim_start_matches('/'))))
+    }
+}
+
 impl Hierarchy {
     fn is_of(&self, controllers: &str) -> bool {
         match self {
@@ -166,8 +181,38 @@ pub(super) fn is_folder_path(path: &Path, mounts: &[Mount]) -> bool {
     path.starts_with("/sys/fs/cgroup") || mounts.iter().any(|mount| path.starts_with(&mount.point))
 }
 
+/// A control group whose name has the id of a container, or the UID of a Kubernetes pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// Of the hierarchy, as in `/proc/PID/cgroup`: empty for version 2.
+    controllers: String,
+    /// From the root of the hierarchy to the id.
+    pub(super) path: String,
+    /// As runtimes and kubelet write it, a pod's with dashes.
+    pub(super) id: String,
+}
+
+impl Place {
+    /// Its hierarchy and path.
+    pub(super) fn group(&self) -> Membership<'_> {
+        Membership {
+            controllers: &self.controllers,
+            path: &self.path,
+        }
+    }
+
+    /// The process with this `/proc/PID/cgroup` is in the group, or in one below it.
+    pub(super) fn holds(&self, text: &str) -> bool {
+        memberships(text).any(|membership| {
+            let rest = membership.path.strip_prefix(&self.path);
+            membership.controllers == self.controllers
+                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ':']))
+        })
+    }
+}
+
 /// The containers that the process with this `/proc/PID/cgroup` is in, and its Kubernetes pods, outermost first in each
-/// hierarchy: ids as runtimes and kubelet write them, pods with dashes.
+/// hierarchy.
 ///
 /// The id is the end of a folder's name in all of them:
 ///
@@ -177,10 +222,20 @@ pub(super) fn is_folder_path(path: &Path, mounts: &[Mount]) -> bool {
 /// | Podman | `libpod-ID.scope/container`, `/libpod_parent/libpod-ID` |
 /// | containerd, CRI-O in Kubernetes | `/kubepods/burstable/podUID/ID`, `kubepods-burstable-podU_ID.slice/cri-containerd-ID.scope`, `crio-ID.scope` |
 /// | containerd with a driver it was not told of | `system.slice:containerd.service/kubepods-podU_ID.slice:cri-containerd:ID` |
-pub(super) fn containers(text: &str) -> impl Iterator<Item = String> {
-    memberships(text)
-        .flat_map(|membership| membership.path.split(['/', ':']))
-        .filter_map(|part| container(part).or_else(|| pod(part)))
+pub(super) fn container_places(text: &str) -> impl Iterator<Item = Place> {
+    memberships(text).flat_map(|Membership { controllers, path }| {
+        let mut end = 0;
+        path.split_inclusive(['/', ':']).filter_map(move |part| {
+            end += part.len();
+            let name = part.trim_end_matches(['/', ':']);
+            let id = container(name).or_else(|| pod(name))?;
+            Some(Place {
+                controllers: controllers.to_owned(),
+                path: path[..end - (part.len() - name.len())].to_owned(),
+                id,
+            })
+        })
+    })
 }
 
 fn container(part: &str) -> Option<String> {

@@ -7,7 +7,7 @@ const OTHER: &str = "aa2a9c0b7d1e4f5a6b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e6f70819a
 const POD: &str = "1b7e4c2a-9d3f-4e5a-8b6c-7d8e9f0a1b2c";
 
 fn found(text: &str) -> Vec<String> {
-    let mut found: Vec<String> = containers(text).collect();
+    let mut found: Vec<String> = container_places(text).map(|place| place.id).collect();
     found.dedup();
     found
 }
@@ -76,6 +76,54 @@ fn in_kubernetes_the_pod_is_found_too() {
 fn a_container_in_a_container_is_in_both() {
     let text = format!("0::/docker/{ID}/docker/{OTHER}\n");
     assert_eq!(found(&text), [ID, OTHER]);
+}
+
+#[test]
+fn a_place_ends_with_the_id_and_holds_what_is_below_it() {
+    let text = format!("0::/machine.slice/libpod-{ID}.scope/container\n");
+    let place = container_places(&text).next().unwrap();
+    assert_eq!(place.path, format!("/machine.slice/libpod-{ID}.scope"));
+    assert!(place.holds(&text));
+    for other in [
+        format!("0::/machine.slice/libpod-{ID}.scope2\n"),
+        format!("1:cpu:/machine.slice/libpod-{ID}.scope\n"),
+        format!("0::/user.slice/libpod-{ID}.scope\n"),
+    ] {
+        assert!(!place.holds(&other), "{other}");
+    }
+    // One folder for pod and container.
+    let slice = POD.replace('-', "_");
+    let both = format!("3:cpu:/a.service/kubepods-pod{slice}.slice:cri-containerd:{ID}\n");
+    let places: Vec<Place> = container_places(&both).collect();
+    assert_eq!(
+        places[0].path,
+        format!("/a.service/kubepods-pod{slice}.slice")
+    );
+    assert!(places.len() == 2 && places.iter().all(|place| place.holds(&both)));
+}
+
+#[test]
+fn the_folder_of_a_place_is_in_its_own_hierarchy() {
+    let mounted = mounts(VERSION_1);
+    let folders = |text: &str| -> Vec<PathBuf> {
+        let place = container_places(text).next().unwrap();
+        let folders = mounted
+            .iter()
+            .filter_map(|mount| mount.folder_of(&place.group()));
+        folders.map(|(_, folder)| folder).collect()
+    };
+    let below = |mount: &str| vec![PathBuf::from(format!("{mount}/docker/{ID}"))];
+    assert_eq!(
+        folders(&format!("0::/docker/{ID}\n")),
+        below("/sys/fs/cgroup/unified")
+    );
+    assert_eq!(
+        folders(&format!("4:cpu,cpuacct:/docker/{ID}\n")),
+        below("/sys/fs/cgroup/cpu,cpuacct")
+    );
+    // Outside of what is mounted, and outside of our cgroup namespace.
+    assert_eq!(folders(&format!("5:memory:/docker/{ID}\n")), below("")[1..]);
+    assert_eq!(folders(&format!("0::/../{ID}\n")), below("")[1..]);
 }
 
 #[test]

@@ -2,6 +2,48 @@
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 
+use super::program_name::is_loader;
+
+/// Options of the dynamic loaders of glibc that take a value (`_dl_start_args` in elf/rtld.c, glibc 2.41). Musl's have it
+/// behind `=`.
+const LOADER_OPTIONS: [&[u8]; 7] = [
+    b"--library-path",
+    b"--inhibit-rpath",
+    b"--audit",
+    b"--preload",
+    b"--argv0",
+    b"--glibc-hwcaps-prepend",
+    b"--glibc-hwcaps-mask",
+];
+
+/// The arguments of the program: without the loader that was called to run it, as in
+/// `/lib64/ld-linux-x86-64.so.2 --library-path /opt/lib /usr/bin/python3 app.py`.
+pub(super) fn without_loader(arguments: &[OsString]) -> &[OsString] {
+    let name = |path: &OsString| {
+        let path = path.as_bytes();
+        is_loader(path.rsplit(|&byte| byte == b'/').next().unwrap_or(path))
+    };
+    let [loader, rest @ ..] = arguments else {
+        return arguments;
+    };
+    if !name(loader) {
+        return arguments;
+    }
+    let mut program = rest;
+    while let [option, others @ ..] = program
+        && option.as_bytes().starts_with(b"--")
+    {
+        let takes_value = LOADER_OPTIONS.contains(&option.as_bytes());
+        program = others.get(usize::from(takes_value)..).unwrap_or_default();
+    }
+    // It was called for something else, or this is no loader.
+    if program.is_empty() {
+        arguments
+    } else {
+        program
+    }
+}
+
 /// What was asked of the interpreter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum PerfSupport {
@@ -146,6 +188,29 @@ mod tests {
 
     fn perf(line: &str) -> PerfSupport {
         options(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).perf
+    }
+
+    #[test]
+    fn a_loader_is_no_part_of_the_command_it_runs() {
+        let of = |line: &str| -> Vec<OsString> { line.split(' ').map(Into::into).collect() };
+        let python = of("/usr/bin/python3 -X perf app.py");
+        for loader in [
+            "/lib64/ld-linux-x86-64.so.2",
+            "ld.so --library-path /opt/lib --inhibit-cache --argv0 x",
+            "/lib/ld-musl-x86_64.so.1 --library-path=/opt/lib --",
+        ] {
+            let whole = of(&format!("{loader} /usr/bin/python3 -X perf app.py"));
+            assert_eq!(without_loader(&whole), python, "{loader}");
+        }
+        for line in [
+            "/usr/bin/python3 -X perf app.py",
+            "ld.so --help",
+            "ld.so --argv0",
+            "ld -o x",
+        ] {
+            assert_eq!(without_loader(&of(line)), of(line), "{line}");
+        }
+        assert_eq!(without_loader(&[]), [] as [OsString; 0]);
     }
 
     #[test]

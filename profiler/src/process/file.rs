@@ -20,7 +20,10 @@ use rustix::{
 
 use crate::model::Pid;
 
-use super::mappings::{Mapping, MappingKind};
+use super::{
+    mappings::{Mapping, MappingKind},
+    proc_folder, running_thread,
+};
 
 /// Larger files are not read. The largest libraries in use (CUDA back ends) are below 2 GiB.
 pub const FILE_BYTES_MAX: u64 = 4 << 30;
@@ -151,6 +154,16 @@ pub fn open_mapped(pid: Pid, mapping: &Mapping) -> Result<MappedFile, OpenMapped
     if let Ok(found) = rustix::fs::open(entry, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         return open_regular(&found, path, pid);
     }
+    // Only processes have `map_files`, but `/proc/TID` of any thread looks like one.
+    let thread = running_thread(pid).map(Pid);
+    if let Some(thread) = thread
+        && let entry = map_files_entry(thread, mapping)
+        && let Ok(found) = rustix::fs::open(entry, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        // It is still a thread of this process, not another one with its number.
+        && fs::exists(format!("/proc/{pid}/task/{thread}")).unwrap_or(false)
+    {
+        return open_regular(&found, path, pid);
+    }
     if *deleted {
         return Err(OpenMappedError::Deleted {
             path: path.to_path_buf(),
@@ -158,7 +171,7 @@ pub fn open_mapped(pid: Pid, mapping: &Mapping) -> Result<MappedFile, OpenMapped
     }
     let mut replaced = false;
     let mut refusal = Errno::NOENT;
-    for root in [format!("/proc/{pid}/root"), "/".to_owned()] {
+    for root in [format!("{}/root", proc_folder(pid)), "/".to_owned()] {
         match find_in_root(&root, path) {
             Ok(found) if rustix::fs::fstat(&found).map_err(failed)?.st_ino == mapping.inode => {
                 return open_regular(&found, path, pid);

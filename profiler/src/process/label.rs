@@ -2,7 +2,10 @@
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt as _};
 
-use super::command_line::{Runs, runs};
+use super::{
+    command_line::{Runs, runs, without_loader},
+    program_name::is_python_program,
+};
 
 /// Longest label, in characters.
 const CHARS_MAX: usize = 48;
@@ -21,13 +24,13 @@ pub(super) fn process_label(arguments: &[OsString], comm: &str) -> String {
         .iter()
         .rposition(|argument| !argument.is_empty())
         .map_or(0, |last| last + 1);
-    let arguments = &arguments[..last];
+    let arguments = without_loader(&arguments[..last]);
     let label = match arguments {
         [] => comm.to_owned(),
         [only] if is_title(only.as_bytes()) => text(only.as_bytes()).trim().to_owned(),
         [program, ..] => {
             let program = file_name(program.as_bytes());
-            if is_python(program) {
+            if is_python_program(program) {
                 python_label(program, arguments)
             } else {
                 // A login shell is called `-bash`.
@@ -45,14 +48,6 @@ pub(super) fn process_label(arguments: &[OsString], comm: &str) -> String {
 /// One argument of several words, and no path with spaces in it.
 fn is_title(argument: &[u8]) -> bool {
     argument.trim_ascii().contains(&b' ') && !argument.starts_with(b"/")
-}
-
-fn is_python(program: &[u8]) -> bool {
-    program.strip_prefix(b"python").is_some_and(|version| {
-        version
-            .iter()
-            .all(|byte| byte.is_ascii_digit() || b".tdm".contains(byte))
-    })
 }
 
 fn python_label(program: &[u8], arguments: &[OsString]) -> String {
@@ -137,6 +132,8 @@ mod tests {
             (b"python\0-u\0-m\0celery\0worker", "python -m celery"),
             (b"python3.13t\0-c\0while True: pass", "python -c"),
             (b"python3", "python3"),
+            (b"/lib64/ld-linux-x86-64.so.2\0/usr/bin/python3\0app.py", "app.py"),
+            (b"/lib64/ld-linux-x86-64.so.2\0--library-path\0/x\0/usr/bin/nginx", "nginx"),
             (b"/venv/bin/python\0/venv/bin/gunicorn\0app:app", "gunicorn"),
             (b"python\0tool/__main__.py", "tool/__main__.py"),
             (b"python\0/a/b/tool/__main__.py", "tool/__main__.py"),

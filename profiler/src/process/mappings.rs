@@ -12,6 +12,7 @@ use std::{
     sync::Arc,
 };
 
+use super::running_thread;
 use crate::model::{Avma, FileOffset, Pid};
 
 /// Executable mappings kept of one process. A Python process has some hundreds with every extension module loaded;
@@ -173,10 +174,20 @@ pub struct ParsedMappings {
 /// `NotFound` if there is no such process, `PermissionDenied` without that right. A process that has exited but was
 /// not waited for has no mappings.
 pub fn read_executable_mappings(pid: Pid) -> io::Result<ParsedMappings> {
-    let file = File::open(format!("/proc/{pid}/maps"))?;
-    parse_mappings(BufReader::with_capacity(64 << 10, file), |mapping| {
-        mapping.executable
-    })
+    let parsed = read_executable(&format!("/proc/{pid}/maps"))?;
+    if !parsed.mappings.is_empty() {
+        return Ok(parsed);
+    }
+    // A first thread that has ended shows none.
+    match running_thread(pid) {
+        Some(thread) => read_executable(&format!("/proc/{pid}/task/{thread}/maps")),
+        None => Ok(parsed),
+    }
+}
+
+fn read_executable(path: &str) -> io::Result<ParsedMappings> {
+    let file = BufReader::with_capacity(64 << 10, File::open(path)?);
+    parse_mappings(file, |mapping| mapping.executable)
 }
 
 /// Parses the text of a maps file; `keep` picks from what it says.

@@ -4,11 +4,14 @@ mod cgroup;
 mod children;
 mod clock;
 mod command_line;
+mod container;
 mod elf;
 mod elf_extract;
 mod file;
+mod first_thread;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+mod halt;
 pub mod interpreter;
 mod label;
 pub mod launch;
@@ -16,6 +19,7 @@ mod mappings;
 mod namesakes;
 mod pace;
 mod process_map;
+mod program_name;
 mod python;
 mod select;
 mod status;
@@ -25,12 +29,15 @@ mod vdso;
 
 pub use children::Children;
 pub use clock::{file_time_at, now_since_boot};
+pub use container::{Container, ContainerIdError, NamedGroup};
 pub use elf::{ElfFile, Segments, Stated, SymbolTable};
 pub use elf_extract::{COPY_BYTES_MAX, CopyOf, ElfCopy};
 pub use file::{
     FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped,
     takes_map_files,
 };
+pub use first_thread::{proc_folder, running_thread};
+pub use halt::{Halt, halt_of};
 pub use mappings::{
     MAPPINGS_MAX, Mapping, MappingKey, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
     read_executable_mappings,
@@ -38,8 +45,8 @@ pub use mappings::{
 pub use namesakes::{has_open, namesakes};
 pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
-pub use python::{inspect, perf_map_handle};
-pub use select::{Cgroup, Container, ContainerIdError, SelectError, Selector};
+pub use python::{inspect, perf_map_handle, runs_python};
+pub use select::{Cgroup, SelectError, Selector};
 pub use status::cpu_time_of;
 pub use target::{Target, TargetError, has_exited, perf_map_directory, stack_of};
 pub use tree::descendants_of;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use super::{select::all_pids, status::Status};
+use super::{first_thread::proc_folder, select::all_pids, status::Status};
 use crate::model::Pid;
 
 /// The other live processes whose pid in their innermost namespace is `ns_pid`, as far as they are seen from here.
@@ -25,7 +25,7 @@ pub fn has_open(pid: Pid, (device, inode): (u64, u64)) -> bool {
     use std::os::unix::fs::MetadataExt as _;
 
     const DESCRIPTORS_MAX: usize = 4096;
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+    let Ok(entries) = fs::read_dir(format!("{}/fd", proc_folder(pid))) else {
         return false;
     };
     let descriptors = entries.flatten().take(DESCRIPTORS_MAX);

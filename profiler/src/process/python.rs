@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::Read,
+    io::{self, BufReader, Read},
     path::{Path, PathBuf},
     sync::{LazyLock, Mutex, PoisonError},
 };
@@ -16,7 +16,9 @@ use super::{
     command_line::{self, PerfSupport},
     elf::{ElfFile, SymbolTable},
     file::{FileIdentity, file_name, open_mapped},
-    mappings::Mapping,
+    first_thread::proc_folder,
+    mappings::{Mapping, parse_mappings},
+    program_name::{is_loader, is_python_program},
 };
 
 /// Files looked into for an interpreter, when neither libpython nor the program itself is one.
@@ -35,6 +37,9 @@ const SEARCHED_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of the environment that are read; `execve` allows 6 MiB by default.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 
+/// What is read of a process's mappings where only that is asked: some 20,000 of them. A process can have any number.
+const MAPS_BYTES_MAX: u64 = 2 << 20;
+
 /// Files of which it is remembered whether they hold an interpreter.
 const KNOWN_FILES_MAX: usize = 16_384;
 type KnownFiles = FxHashMap<FileIdentity, Option<(u8, u8)>>;
@@ -46,7 +51,7 @@ static KNOWN_FILES: LazyLock<Mutex<KnownFiles>> = LazyLock::new(Mutex::default);
 /// right to read the process (see [`Target::check`]); what cannot be read counts as not there. Looks at the process as
 /// it is now: a program that is just being started may not have loaded its libpython yet.
 pub fn inspect(target: &Target, mappings: &[Mapping]) -> PythonInfo {
-    let found = find_interpreter(target, mappings);
+    let found = find_interpreter(target.pid, target.exe.as_deref(), mappings);
     let marker = format!("jit-{}.dump", target.ns_pid);
     let jitdump = mappings
         .iter()
@@ -66,7 +71,7 @@ pub fn inspect(target: &Target, mappings: &[Mapping]) -> PythonInfo {
 /// the right to read the process; without it, `None`. One system call for each descriptor.
 pub fn perf_map_handle(target: &Target) -> Option<PathBuf> {
     let name = format!("/perf-{}.map", target.ns_pid);
-    let handles = fs::read_dir(format!("/proc/{}/fd", target.pid)).ok()?;
+    let handles = fs::read_dir(format!("{}/fd", proc_folder(target.pid))).ok()?;
     let mut handles = handles.flatten().map(|handle| handle.path());
     handles.find(|handle| {
         let Ok(path) = fs::read_link(handle) else {
@@ -85,10 +90,80 @@ struct Interpreter {
     files: Vec<String>,
 }
 
-fn find_interpreter(target: &Target, mappings: &[Mapping]) -> Interpreter {
+/// The process runs a Python: it has a libpython mapped, or a file with an interpreter in it, whatever that is called; or
+/// its program is called `python` and may only just be about to load one.
+///
+/// The one answer to that question: who is selected, who is missed by `-s`, and what [`inspect`] finds agree. Costs some
+/// system calls, and what [`inspect`] costs for files that no process had mapped before. Fails with `PermissionDenied`
+/// without the right to read the process.
+pub fn runs_python(pid: Pid) -> io::Result<bool> {
+    let folder = proc_folder(pid);
+    let program = fs::read_link(format!("{folder}/exe"))?;
+    if is_python_program(file_name(&program).as_bytes()) {
+        return Ok(true);
+    }
+    let maps = File::open(format!("{folder}/maps"))?.take(MAPS_BYTES_MAX);
+    let mappings = parse_mappings(BufReader::new(maps), |mapping| mapping.executable)?.mappings;
+    // Of the same files the answer is the same: most processes of a machine have few others.
+    let mut new = Vec::new();
+    {
+        let known = WITHOUT_PYTHON
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (path, mapping) in distinct_files(&mappings) {
+            let is_known = known.contains(&MappedAs::of(path, mapping));
+            if !is_known {
+                new.push(mapping.clone());
+            }
+        }
+    }
+    if new.is_empty() {
+        return Ok(false);
+    }
+    if find_interpreter(pid, Some(&program), &new)
+        .version
+        .is_some()
+    {
+        return Ok(true);
+    }
+    let mut known = WITHOUT_PYTHON
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    // Past the limit, files were not looked into.
+    for (path, mapping) in distinct_files(&new).into_iter().take(FILES_MAX) {
+        if known.len() < KNOWN_FILES_MAX {
+            known.insert(MappedAs::of(path, mapping));
+        }
+    }
+    Ok(false)
+}
+
+/// A file as `/proc/PID/maps` shows it. A file whose content changes under the same number, while it is mapped, is not
+/// noticed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct MappedAs {
+    device: (u32, u32),
+    inode: u64,
+    path: Box<Path>,
+}
+
+impl MappedAs {
+    fn of(path: &Path, mapping: &Mapping) -> Self {
+        Self {
+            device: mapping.device,
+            inode: mapping.inode,
+            path: path.into(),
+        }
+    }
+}
+
+/// Files that hold no interpreter, as far as [`runs_python`] has met them.
+static WITHOUT_PYTHON: LazyLock<Mutex<FxHashSet<MappedAs>>> = LazyLock::new(Mutex::default);
+
+fn find_interpreter(pid: Pid, program: Option<&Path>, mappings: &[Mapping]) -> Interpreter {
     let mut found = Interpreter::default();
     let files = distinct_files(mappings);
-    let program = target.exe.as_deref().map(without_deleted_mark);
+    let program = program.map(without_deleted_mark);
     let is_program = |path: &Path| Some(path) == program.as_deref();
 
     for (path, _) in &files {
@@ -98,7 +173,7 @@ fn find_interpreter(target: &Target, mappings: &[Mapping]) -> Interpreter {
         }
     }
     // With a libpython, `python` is a stub that calls it: plumbing as well.
-    let named_python = |path: &Path| file_name(path).starts_with("python");
+    let named_python = |path: &Path| is_python_program(file_name(path).as_bytes());
     if found.version.is_some() {
         let stubs = files
             .iter()
@@ -113,7 +188,7 @@ fn find_interpreter(target: &Target, mappings: &[Mapping]) -> Interpreter {
         files.into_iter().partition(|(path, _)| is_program(path));
     let mut budget = Budget(SEARCHED_BYTES_MAX);
     for (path, mapping) in first.into_iter().chain(others).take(FILES_MAX) {
-        if let Some(version) = version_of_file(target.pid, mapping, path, &mut budget) {
+        if let Some(version) = version_of_file(pid, mapping, path, &mut budget) {
             found.version = Some(version);
             found.files.push(path.to_string_lossy().into_owned());
             return found;
@@ -161,7 +236,7 @@ fn version_of_file(
     if let Some(&version) = known.get(&opened.identity) {
         return version.or(from_name);
     }
-    let named_python = file_name(path).starts_with("python");
+    let named_python = is_python_program(file_name(path).as_bytes());
     let version = version_in_file(&opened.file, named_python, budget);
     // Where the budget was spent, it may not have been looked at.
     if budget.0 > 0 && known.len() < KNOWN_FILES_MAX {
@@ -181,7 +256,7 @@ pub(super) fn version_of_program(file: &File, name: &str) -> Option<(u8, u8)> {
         .split(|&byte| byte == 0)
         .find_map(|text| version_in_library_name(std::str::from_utf8(text).ok()?));
     let mut budget = Budget(SEARCHED_BYTES_MAX);
-    library.or_else(|| version_in_file(file, name.starts_with("python"), &mut budget))
+    library.or_else(|| version_in_file(file, is_python_program(name.as_bytes()), &mut budget))
 }
 
 /// The version that the content of an ELF file speaks of; `None` if it is no CPython. `named_python`: its name says so.
@@ -203,6 +278,8 @@ fn version_in_file(file: &File, named_python: bool, budget: &mut Budget) -> Opti
         }
         is_python |= get_version.is_some() && run.is_some();
     }
+    // Of a stripped one that exports nothing, since 3.10 (Python/pylifecycle.c).
+    is_python |= elf.section_place(".PyRuntime").is_some();
     if !is_python {
         return None;
     }
@@ -277,10 +354,17 @@ fn without_deleted_mark(path: &Path) -> PathBuf {
 
 /// What the process was started with. An embedding program has a command line of its own, but heeds the variables.
 fn asked_at_start(target: &Target) -> PerfSupport {
-    let names_python = |name: &Path| file_name(name).starts_with("python");
-    let is_python = target.exe.as_deref().is_some_and(names_python);
-    let options = if is_python {
-        command_line::options(&target.arguments)
+    let named = |test: fn(&[u8]) -> bool| {
+        let program = target.exe.as_deref();
+        program.is_some_and(|program| test(file_name(program).as_bytes()))
+    };
+    let arguments = command_line::without_loader(&target.arguments);
+    let starts_python = || {
+        let program = arguments.first().map(|program| file_name(program.as_ref()));
+        program.is_some_and(|program| is_python_program(program.as_bytes()))
+    };
+    let options = if named(is_python_program) || named(is_loader) && starts_python() {
+        command_line::options(arguments)
     } else {
         command_line::Options::default()
     };
@@ -288,7 +372,7 @@ fn asked_at_start(target: &Target) -> PerfSupport {
         return options.perf;
     }
     let mut environment = Vec::new();
-    let read = File::open(format!("/proc/{}/environ", target.pid)).and_then(|file| {
+    let read = File::open(format!("{}/environ", proc_folder(target.pid))).and_then(|file| {
         file.take(ENVIRONMENT_BYTES_MAX)
             .read_to_end(&mut environment)
     });

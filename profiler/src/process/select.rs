@@ -1,32 +1,26 @@
 //! Which processes are to be recorded: those of given pids, all Pythons, those of a control group or a container.
 
 use std::{
-    fs::{self, File},
-    io::{self, Read as _},
+    fs, io,
     path::{Path, PathBuf},
-    sync::OnceLock,
 };
 
 use crate::model::Pid;
 
 use super::{
     cgroup::{self, Group},
-    file_name,
+    container::{Container, NamedGroup},
+    first_thread::has_exited,
+    runs_python,
     status::Stat,
 };
-
-/// The fewest digits of a container's id that are taken for one.
-const ID_DIGITS_MIN: usize = 4;
-
-/// What is read of a process's mappings in search of a libpython: some 20,000 of them. A process can have any number.
-const MAPS_BYTES_MAX: u64 = 2 << 20;
 
 /// What chooses processes.
 #[derive(Clone, Debug)]
 pub enum Selector {
     /// These, and no others.
     Pids(Vec<Pid>),
-    /// Every process that runs a Python: its program is called so, or has a libpython mapped.
+    /// Every process that [runs a Python](runs_python).
     AllPython,
     /// Those in a control group or below it.
     Cgroup(Cgroup),
@@ -39,15 +33,6 @@ pub enum Selector {
 pub struct Cgroup {
     written: PathBuf,
     group: Group,
-}
-
-/// A container as the user wrote it: its id, or the beginning of it.
-#[derive(Clone, Debug)]
-pub struct Container {
-    /// Lower case, without the runtime's name.
-    beginning: String,
-    /// The whole id, once a process of the container was seen: another one may begin alike later.
-    id: OnceLock<String>,
 }
 
 /// Why nothing is selected. Each says what to do next.
@@ -95,14 +80,14 @@ pub enum SelectError {
     },
     /// Several are meant.
     #[error(
-        "{id} is the beginning of several containers' ids: give more of it\n  {}",
-        first_of(found)
+        "{id} is the id, or its beginning, of several containers: give more of it, or one of their groups to --cgroup:{}",
+        listed(found)
     )]
     AmbiguousContainer {
         /// As the user wrote it.
         id: String,
-        /// The whole ids.
-        found: Vec<String>,
+        /// A group of each.
+        found: Vec<NamedGroup>,
     },
     /// There is no list of processes.
     #[error(
@@ -113,50 +98,6 @@ pub enum SelectError {
         #[source]
         source: io::Error,
     },
-}
-
-/// A container's id that is none. Displayed as a clause to follow the value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ContainerIdError {
-    /// A name, most likely.
-    #[error(
-        "it is not a container's id, which is of hexadecimal digits: `docker inspect -f '{{{{.Id}}}}' NAME` turns a name \
-         into one"
-    )]
-    NotHexadecimal,
-    /// Too few digits to mean one.
-    #[error("it is too short: give at least {ID_DIGITS_MIN} digits of the id")]
-    TooShort,
-}
-
-impl Container {
-    /// A container's id or its beginning, as runtimes and `kubectl` show it, or a pod's UID.
-    pub fn new(written: &str) -> Result<Self, ContainerIdError> {
-        // `kubectl` has it as `containerd://ID`.
-        let id = written.rsplit_once("://").map_or(written, |(_, id)| id);
-        if !id
-            .bytes()
-            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
-        {
-            return Err(ContainerIdError::NotHexadecimal);
-        }
-        if id.len() < ID_DIGITS_MIN {
-            return Err(ContainerIdError::TooShort);
-        }
-        Ok(Self {
-            beginning: id.to_ascii_lowercase(),
-            id: OnceLock::new(),
-        })
-    }
-
-    /// The id among those of a process that this is, whole or its beginning.
-    fn among(&self, cgroups: &str) -> Option<String> {
-        let is_this = |id: &String| match self.id.get() {
-            Some(known) => id == known,
-            None => id.starts_with(&self.beginning),
-        };
-        cgroup::containers(cgroups).find(is_this)
-    }
 }
 
 impl Cgroup {
@@ -199,15 +140,15 @@ impl Selector {
             return Ok(pids);
         }
         let (mut found, mut refused) = (Vec::new(), 0);
+        if let Self::Container(container) = self {
+            container.settle(&places_of_all(container)?)?;
+        }
         for pid in all_pids().map_err(|source| SelectError::Proc { source })? {
             match self.asks(pid) {
                 Answer::Yes => found.push(pid),
                 Answer::No => {}
                 Answer::Refused => refused += 1,
             }
-        }
-        if let Self::Container(container) = self {
-            container.settle(&found)?;
         }
         if found.is_empty() {
             return Err(self.nothing(refused));
@@ -245,7 +186,7 @@ impl Selector {
                 cgroups_of(pid).is_some_and(|text| group.holds(&text))
             }
             Self::Container(container) => {
-                cgroups_of(pid).is_some_and(|text| container.among(&text).is_some())
+                cgroups_of(pid).is_some_and(|text| !container.places_in(&text).is_empty())
             }
         };
         if belongs && can_be_recorded(pid) {
@@ -268,29 +209,6 @@ impl Selector {
     }
 }
 
-impl Container {
-    /// Sees to it that one container is meant, now that processes of it are known.
-    fn settle(&self, pids: &[Pid]) -> Result<(), SelectError> {
-        let mut found: Vec<String> = pids
-            .iter()
-            .filter_map(|pid| self.among(&cgroups_of(*pid)?))
-            .collect();
-        found.sort_unstable();
-        found.dedup();
-        if found.len() > 1 {
-            return Err(SelectError::AmbiguousContainer {
-                id: self.beginning.clone(),
-                found,
-            });
-        }
-        if let Some(id) = found.pop() {
-            // Set before: then it is the same one.
-            let _ = self.id.set(id);
-        }
-        Ok(())
-    }
-}
-
 /// What is to be said of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
@@ -308,6 +226,16 @@ pub(super) fn all_pids() -> io::Result<Vec<Pid>> {
         .collect())
 }
 
+/// The groups with the id of a container, of each process that is in one and can be recorded.
+fn places_of_all(container: &Container) -> Result<Vec<Vec<cgroup::Place>>, SelectError> {
+    let pids = all_pids().map_err(|source| SelectError::Proc { source })?;
+    let places = pids.into_iter().filter_map(|pid| {
+        let places = container.places_in(&cgroups_of(pid)?);
+        (!places.is_empty() && can_be_recorded(pid)).then_some(places)
+    });
+    Ok(places.collect())
+}
+
 fn cgroups_of(pid: Pid) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/cgroup")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
@@ -319,37 +247,7 @@ fn can_be_recorded(pid: Pid) -> bool {
         && fs::read(format!("/proc/{pid}/stat"))
             .ok()
             .and_then(|text| Stat::parse(&text))
-            .is_some_and(|stat| !stat.is_kernel_thread() && !stat.is_dead())
-}
-
-/// Its program is called so, or it has a libpython mapped, as embedders and frozen programs do. One that has the
-/// interpreter built in, under another name, is not found.
-fn runs_python(pid: Pid) -> io::Result<bool> {
-    let program = fs::read_link(format!("/proc/{pid}/exe"))?;
-    if is_python(&program) {
-        return Ok(true);
-    }
-    let mut maps = Vec::new();
-    File::open(format!("/proc/{pid}/maps"))?
-        .take(MAPS_BYTES_MAX)
-        .read_to_end(&mut maps)?;
-    Ok(maps.split(|&byte| byte == b'\n').any(|line| {
-        let path = line.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-        path.starts_with(b"libpython") && line.contains(&b'/')
-    }))
-}
-
-/// `python`, `python3.12`, and `python3 (deleted)`; not `python-config`.
-pub(super) fn is_python(program: &Path) -> bool {
-    let name = file_name(program);
-    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-    name.strip_prefix("python").is_some_and(|version| {
-        // Free-threaded and debug builds: `python3.13t`, `python3.12d`.
-        let version = version.trim_end_matches(['t', 'd', 'm']);
-        version
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'.')
-    })
+            .is_some_and(|stat| !stat.is_kernel_thread() && !has_exited(pid, &stat))
 }
 
 fn hidden(refused: usize) -> String {
@@ -363,15 +261,23 @@ fn hidden(refused: usize) -> String {
     }
 }
 
-/// The first few ids, as far as they can be told apart by people.
-fn first_of(found: &[String]) -> String {
-    let shown: Vec<&str> = found.iter().take(3).map(String::as_str).collect();
-    let more = if found.len() > shown.len() {
-        ", …"
-    } else {
-        ""
-    };
-    format!("{}{more}", shown.join(", "))
+/// The first few groups, a line each.
+fn listed(groups: &[NamedGroup]) -> String {
+    const SHOWN: usize = 3;
+    let mut text = String::new();
+    for (at, NamedGroup { path, owner }) in groups.iter().take(SHOWN).enumerate() {
+        text.push_str(&format!(
+            "\n  {}",
+            path.display().to_string().escape_debug()
+        ));
+        if let Some(uid) = owner {
+            text.push_str(&format!(" of user {uid}"));
+        }
+        if at == SHOWN - 1 && groups.len() > SHOWN {
+            text.push_str(&format!(", and {} more", groups.len() - SHOWN));
+        }
+    }
+    text
 }
 
 #[cfg(test)]

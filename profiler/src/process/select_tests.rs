@@ -85,47 +85,21 @@ fn a_group_that_does_not_exist_is_told() {
 }
 
 #[test]
-fn a_container_is_known_by_its_id() {
-    assert_eq!(
-        Container::new("web-1").unwrap_err(),
-        ContainerIdError::NotHexadecimal
-    );
-    assert_eq!(
-        Container::new("abc").unwrap_err(),
-        ContainerIdError::TooShort
-    );
-    assert_eq!(Container::new("").unwrap_err(), ContainerIdError::TooShort);
-    let from_kubectl = Container::new("containerd://ABCDEF12").unwrap();
-    assert_eq!(from_kubectl.beginning, "abcdef12");
-}
-
-#[test]
-fn a_container_that_was_found_is_told_from_others_that_begin_alike() {
-    let (one, two) = (
-        format!("abcd{}", "0".repeat(60)),
-        format!("abcd{}", "1".repeat(60)),
-    );
-    let of = |id: &str| format!("0::/system.slice/docker-{id}.scope\n");
-    let container = Container::new("abcd").unwrap();
-    assert_eq!(container.among(&of(&one)), Some(one.clone()));
-    assert_eq!(container.among(&of(&two)), Some(two.clone()));
-    container.id.set(one.clone()).unwrap();
-    assert_eq!(container.among(&of(&one)), Some(one));
-    assert_eq!(container.among(&of(&two)), None);
-}
-
-#[test]
 fn nothing_selected_says_what_to_do() {
     let nowhere = container(&"0123456789abcdef".repeat(4));
     let error = nowhere.scan().unwrap_err();
     assert!(matches!(error, SelectError::NoSuchContainer { .. }));
-    let found = (0..5).map(|n| format!("{n}").repeat(64)).collect();
+    let group = |n| NamedGroup {
+        path: format!("/sys/fs/cgroup/docker/{n}\u{1b}").into(),
+        owner: Some(n),
+    };
+    let found = (0..5).map(group).collect();
     let id = "0".to_owned();
     for (error, words) in [
         (error, "docker ps --no-trunc"),
         (
             SelectError::AmbiguousContainer { id, found },
-            "give more of it",
+            "docker/2\\u{1b} of user 2, and 2 more",
         ),
         (Selector::AllPython.nothing(0), "pgrep -af python"),
         (Selector::AllPython.nothing(3), "CAP_SYS_PTRACE"),
@@ -137,28 +111,6 @@ fn nothing_selected_says_what_to_do() {
         let text = error.to_string();
         assert!(text.contains(words), "{text}");
         assert!(text.lines().count() <= 5, "{text}");
-    }
-}
-
-#[test]
-fn pythons_are_known_by_their_program() {
-    for name in [
-        "python",
-        "/usr/bin/python3",
-        "/x/python3.12",
-        "/x/python3.13t",
-        "/x/python3.14 (deleted)",
-    ] {
-        assert!(is_python(Path::new(name)), "{name}");
-    }
-    for name in [
-        "/x/ipython",
-        "/x/python-config",
-        "/x/python3.12-gdb",
-        "/x/pythonic",
-        "/x/bpython",
-    ] {
-        assert!(!is_python(Path::new(name)), "{name}");
     }
 }
 

@@ -119,6 +119,16 @@ impl Stat {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
+    /// A signal has stopped it (SIGSTOP, Ctrl-Z).
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state == b'T'
+    }
+
+    /// A tracer holds it.
+    pub(super) fn is_traced(&self) -> bool {
+        self.state == b't'
+    }
+
     /// User and system time of all threads, living and exited.
     pub(super) fn cpu_time(&self) -> Duration {
         let per_second = rustix::param::clock_ticks_per_second().max(1);

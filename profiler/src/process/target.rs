@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    fmt,
     fs::{self, File},
     io::{self, Read},
     os::{
@@ -15,12 +16,14 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
+    io::Errno,
     process::PidfdFlags,
 };
 
 use crate::model::Pid;
 
 use super::{
+    first_thread::{self, proc_folder, running_thread},
     label,
     launch::HELPER,
     status::{Stat, Status},
@@ -54,26 +57,23 @@ pub struct Target {
     pub arguments: Vec<OsString>,
     /// The program it runs, in the mount namespace of the reader; `None` where it cannot be read.
     pub exe: Option<PathBuf>,
+    /// Its first thread, whose number is its pid, has ended; others run.
+    pub first_thread_has_ended: bool,
     /// When it started, in clock ticks (1/100 s) since boot: with the pid, tells it from all others.
     pub start_ticks: u64,
     pidfd: OwnedFd,
     cpu_time_ns: AtomicU64,
 }
 
-/// Why a pid cannot be profiled. Each says what to do next.
-#[derive(Debug, thiserror::Error)]
+/// Why a pid cannot be profiled. Displayed as what is the case, and what to do next.
+#[derive(Debug)]
 pub enum TargetError {
     /// There is none.
-    #[error("there is no process {pid}: it may have exited; `pgrep -af python` lists what runs")]
     NoSuchProcess {
         /// What was asked for.
         pid: Pid,
     },
     /// It is a thread of a process.
-    #[error(
-        "{pid} is a thread of process {process} ({}): use {process}, all its threads are profiled",
-        comm.escape_debug()
-    )]
     Thread {
         /// What was asked for.
         pid: Pid,
@@ -83,21 +83,13 @@ pub enum TargetError {
         comm: String,
     },
     /// It is part of the kernel.
-    #[error(
-        "{pid} ({}) is a kernel thread, it runs no Python: choose the pid of a Python process",
-        comm.escape_debug()
-    )]
     KernelThread {
         /// What was asked for.
         pid: Pid,
         /// Its name, raw.
         comm: String,
     },
-    /// It has exited already.
-    #[error(
-        "process {pid} ({}) has exited and waits for its parent {parent} to notice: choose a process that runs",
-        comm.escape_debug()
-    )]
+    /// It has exited already, with all its threads.
     Zombie {
         /// What was asked for.
         pid: Pid,
@@ -107,13 +99,11 @@ pub enum TargetError {
         parent: Pid,
     },
     /// It is pyprof-bpf.
-    #[error("{pid} is pyprof-bpf itself: choose the pid of a Python process")]
     Ourselves {
         /// What was asked for.
         pid: Pid,
     },
     /// We may not look into it.
-    #[error("not allowed to look into process {pid}{owner}: {}", more_rights())]
     NotPermitted {
         /// What was asked for.
         pid: Pid,
@@ -121,15 +111,79 @@ pub enum TargetError {
         owner: String,
     },
     /// `/proc` did not work as it should.
-    #[error(
-        "cannot read {path}: {source}; pyprof-bpf needs a /proc of its own pid namespace (`mount -t proc proc /proc`)"
-    )]
     Proc {
         /// The file.
         path: String,
         /// What the operating system said.
         source: io::Error,
     },
+}
+
+impl TargetError {
+    /// What is the case.
+    pub fn finding(&self) -> String {
+        match self {
+            Self::NoSuchProcess { pid } => format!("there is no process {pid}"),
+            Self::Thread { pid, process, comm } => format!(
+                "{pid} is a thread of process {process} ({})",
+                comm.escape_debug()
+            ),
+            Self::KernelThread { pid, comm } => format!(
+                "{pid} ({}) is a kernel thread, it runs no Python",
+                comm.escape_debug()
+            ),
+            Self::Zombie { pid, comm, parent } => format!(
+                "process {pid} ({}) has exited and waits for its parent {parent} to notice",
+                comm.escape_debug()
+            ),
+            Self::Ourselves { pid } => format!("{pid} is pyprof-bpf itself"),
+            Self::NotPermitted { pid, owner } => {
+                format!("not allowed to look into process {pid}{owner}")
+            }
+            Self::Proc { path, source } => format!("cannot read {path}: {source}"),
+        }
+    }
+
+    /// What to do about it.
+    pub fn next_step(&self) -> String {
+        match self {
+            Self::NoSuchProcess { .. } => {
+                "it may have exited; `pgrep -af python` lists what runs".to_owned()
+            }
+            Self::Thread { process, .. } => {
+                format!("use {process}, all its threads are profiled")
+            }
+            Self::KernelThread { .. } | Self::Ourselves { .. } => {
+                "choose the pid of a Python process".to_owned()
+            }
+            Self::Zombie { .. } => "choose a process that runs".to_owned(),
+            Self::NotPermitted { .. } => more_rights().to_owned(),
+            Self::Proc { source, .. } => match source.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
+                    "close files or end programs, or raise the limits (`ulimit -n`)".to_owned()
+                }
+                _ => {
+                    "pyprof-bpf needs a /proc of its own pid namespace (`mount -t proc proc /proc`)"
+                        .to_owned()
+                }
+            },
+        }
+    }
+}
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.finding(), self.next_step())
+    }
+}
+
+impl std::error::Error for TargetError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Proc { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 impl Target {
@@ -160,7 +214,7 @@ impl Target {
                 comm: stat.comm,
             });
         }
-        if stat.is_dead() {
+        if first_thread::has_exited(pid, &stat) {
             return Err(TargetError::Zombie {
                 pid,
                 comm: stat.comm,
@@ -168,14 +222,16 @@ impl Target {
             });
         }
         let pidfd = raw_pid(pid)
-            .ok_or(rustix::io::Errno::SRCH)
+            .ok_or(Errno::SRCH)
             .and_then(|raw| rustix::process::pidfd_open(raw, PidfdFlags::empty()))
             .map_err(|error| refused(pid, &status, "pidfd_open", error.into()))?;
         // The check is made when the file is opened.
-        File::open(path(pid, "maps")).map_err(|source| refused(pid, &status, "maps", source))?;
+        let folder = proc_folder(pid);
+        let within = |file: &str| format!("{folder}/{file}");
+        File::open(within("maps")).map_err(|source| refused(pid, &status, "maps", source))?;
         // Its files are behind that, perf map included; since Linux 6.14, CAP_PERFMON opens `maps` alone
         // (`may_access_mm`, kernel/fork.c).
-        fs::read_link(path(pid, "root")).map_err(|source| refused(pid, &status, "root", source))?;
+        fs::read_link(within("root")).map_err(|source| refused(pid, &status, "root", source))?;
 
         // From here on the handle says which process it is: read everything again.
         let (status, stat) = (read_status(pid)?, Stat::parse(&read(pid, "stat")?));
@@ -185,8 +241,9 @@ impl Target {
             ns_pid: status.ns_pid,
             uid: status.uid,
             file_ids: status.file_ids,
-            arguments: arguments(&read(pid, "cmdline")?),
-            exe: fs::read_link(path(pid, "exe")).ok(),
+            arguments: arguments(&read_file(pid, within("cmdline"), COMMAND_LINE_BYTES_MAX)?),
+            exe: fs::read_link(within("exe")).ok(),
+            first_thread_has_ended: stat.is_dead(),
             start_ticks: stat.start_ticks,
             cpu_time_ns: AtomicU64::new(stat.cpu_time().as_nanos() as u64),
             comm: stat.comm,
@@ -240,7 +297,8 @@ impl Target {
     /// Reads its arguments again, which it may have replaced by a title. Of a process that is gone, or about to be, they
     /// stay as they were.
     pub fn read_title(&mut self) {
-        if let Ok(command_line) = read(self.pid, "cmdline")
+        let path = format!("{}/cmdline", proc_folder(self.pid));
+        if let Ok(command_line) = read_file(self.pid, path, COMMAND_LINE_BYTES_MAX)
             && !command_line.is_empty()
             && self.is_alive()
         {
@@ -298,7 +356,7 @@ impl Target {
 
     /// What the kernel says of it now.
     fn stat(&self) -> Option<Stat> {
-        let stat = Stat::parse(&read(self.pid, "stat").ok()?)?;
+        let stat = read_stat(self.pid)?;
         (stat.start_ticks == self.start_ticks).then_some(stat)
     }
 
@@ -316,8 +374,19 @@ impl Target {
 
 /// Where a process's stack begins: at another place after each `exec`. `None` where that cannot be known.
 pub fn stack_of(pid: Pid) -> Option<u64> {
-    let image = Stat::parse(&read(pid, "stat").ok()?)?.image?;
-    Some(image.stack_begin())
+    Some(read_stat(pid)?.image?.stack_begin())
+}
+
+/// What the kernel says of a process now. What it runs is known to threads that have not ended.
+fn read_stat(pid: Pid) -> Option<Stat> {
+    let mut stat = Stat::parse(&read(pid, "stat").ok()?)?;
+    if stat.is_dead()
+        && let Some(thread) = running_thread(pid)
+    {
+        let of_thread = read(pid, &format!("task/{thread}/stat")).ok()?;
+        stat.image = Stat::parse(&of_thread)?.image;
+    }
+    Some(stat)
 }
 
 /// The process of this handle (a pidfd) has exited. Costs one system call.
@@ -333,7 +402,7 @@ pub fn has_exited(handle: &impl AsFd) -> bool {
 
 /// [`Target::perf_map_directory`] of a process of which only the pid is known.
 pub fn perf_map_directory(pid: Pid) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/root/tmp"))
+    PathBuf::from(format!("{}/root/tmp", proc_folder(pid)))
 }
 
 impl AsFd for Target {
@@ -361,7 +430,10 @@ fn read(pid: Pid, file: &str) -> Result<Vec<u8>, TargetError> {
         "status" => STATUS_BYTES_MAX,
         _ => COMMAND_LINE_BYTES_MAX,
     };
-    let path = path(pid, file);
+    read_file(pid, path(pid, file), bytes_max)
+}
+
+fn read_file(pid: Pid, path: String, bytes_max: u64) -> Result<Vec<u8>, TargetError> {
     let mut bytes = Vec::new();
     match File::open(&path).and_then(|file| file.take(bytes_max).read_to_end(&mut bytes)) {
         Ok(_) => Ok(bytes),
@@ -376,20 +448,14 @@ fn read_status(pid: Pid) -> Result<Status, TargetError> {
 /// With `hidepid`, processes of others look as if they did not exist, except to `kill`.
 fn missing(pid: Pid, path: String, source: io::Error) -> TargetError {
     let exists = raw_pid(pid).map(rustix::process::test_kill_process);
-    match (
-        source
-            .raw_os_error()
-            .map(rustix::io::Errno::from_raw_os_error),
-        exists,
-    ) {
-        (Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM), _)
-        | (_, Some(Err(rustix::io::Errno::PERM))) => TargetError::NotPermitted {
-            pid,
-            owner: String::new(),
-        },
-        (Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH), _) => {
-            TargetError::NoSuchProcess { pid }
+    match (source.raw_os_error().map(Errno::from_raw_os_error), exists) {
+        (Some(Errno::ACCESS | Errno::PERM), _) | (_, Some(Err(Errno::PERM))) => {
+            TargetError::NotPermitted {
+                pid,
+                owner: String::new(),
+            }
         }
+        (Some(Errno::NOENT | Errno::SRCH), _) => TargetError::NoSuchProcess { pid },
         _ => TargetError::Proc { path, source },
     }
 }

@@ -24,15 +24,18 @@ pub struct Quality {
     pub with_python: u64,
     /// Python frames that have a name.
     pub python_named: u64,
-    /// Frames in trampoline-like code that no perf map names, most likely Python functions, and Python frames without a
-    /// name.
+    /// Frames of trampolines that no perf map names, which are Python functions, and Python frames without a name.
     pub python_unnamed: u64,
-    /// Those of them whose code was not read in time, before the process had ended.
+    /// Those of them whose code was not read in time.
     pub unread: u64,
+    /// Those of them whose code was not read before their process had ended.
+    pub ended: u64,
     /// Those of them whose name may be another process's, which writes the same perf map.
     pub contested: u64,
     /// Those of them whose code was freed before it was read.
     pub freed: u64,
+    /// Samples with code of another compiler that no perf map names.
+    pub with_foreign_jit: u64,
     /// Frames of compiled code (the interpreter's own included) that have a symbol.
     pub native_named: u64,
     /// Frames of compiled code shown as `module+0xoffset`.
@@ -61,6 +64,8 @@ pub(super) struct FrameCounts {
     contested: u64,
     freed: u64,
     unread: u64,
+    ended: u64,
+    foreign_jit: u64,
     native_named: u64,
     native_unnamed: u64,
     native_late: u64,
@@ -104,14 +109,16 @@ impl Quality {
         if key.in_kernel {
             self.in_kernel += count;
         }
-        let mut has_python = false;
+        let (mut has_python, mut has_foreign_jit) = (false, false);
         for counts in stack.iter().filter_map(|id| frames.get(id.0 as usize)) {
             has_python |= counts.python_named > 0;
+            has_foreign_jit |= counts.foreign_jit > 0;
             self.python_named += counts.python_named * count;
             self.python_unnamed += counts.python_unnamed * count;
             self.contested += counts.contested * count;
             self.freed += counts.freed * count;
             self.unread += counts.unread * count;
+            self.ended += counts.ended * count;
             self.native_named += counts.native_named * count;
             self.native_unnamed += counts.native_unnamed * count;
             self.native_late += counts.native_late * count;
@@ -120,6 +127,9 @@ impl Quality {
         }
         if has_python {
             self.with_python += count;
+        }
+        if has_foreign_jit {
+            self.with_foreign_jit += count;
         }
     }
 }
@@ -142,6 +152,11 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                         counts.python_unnamed += 1;
                         counts.unread += 1;
                     }
+                    (FrameKind::Python, Some(ResolveMiss::EndedCode)) => {
+                        counts.python_unnamed += 1;
+                        counts.ended += 1;
+                    }
+                    (FrameKind::Jit, Some(ResolveMiss::ForeignJit)) => counts.foreign_jit += 1,
                     (FrameKind::Python, Some(_))
                     | (FrameKind::Jit, Some(ResolveMiss::NotInPerfMap)) => {
                         counts.python_unnamed += 1;
@@ -252,6 +267,41 @@ mod tests {
         let quality = builder.finish().quality;
         assert_eq!((quality.python_named, quality.with_python), (3, 3));
         assert_eq!((quality.python_unnamed, quality.freed), (4, 4));
+    }
+
+    #[test]
+    fn code_of_another_compiler_is_no_python_function_without_a_name() {
+        let foreign = Frame {
+            miss: Some(ResolveMiss::ForeignJit),
+            ..frame(FrameKind::Jit, "[code without a name]")
+        };
+        let mut builder = Builder::new(false);
+        let python = frame(FrameKind::Python, "f");
+        builder.add(&[python.clone(), foreign.clone(), foreign], 3);
+        builder.add(&[python], 1);
+        let quality = builder.finish().quality;
+        assert_eq!((quality.python_named, quality.python_unnamed), (4, 0));
+        assert_eq!(quality.with_foreign_jit, 3);
+        assert_eq!(quality.python_named_share(), Some(1.0));
+    }
+
+    #[test]
+    fn each_reason_for_a_python_frame_without_a_name_is_counted() {
+        for (miss, expected) in [
+            (ResolveMiss::FreedCode, (1, 0, 0)),
+            (ResolveMiss::UnreadCode, (0, 1, 0)),
+            (ResolveMiss::EndedCode, (0, 0, 1)),
+        ] {
+            let nameless = Frame {
+                miss: Some(miss),
+                ..frame(FrameKind::Python, "?")
+            };
+            let mut builder = Builder::new(false);
+            builder.add(&[nameless], 1);
+            let quality = builder.finish().quality;
+            let counted = (quality.freed, quality.unread, quality.ended);
+            assert_eq!((counted, quality.python_unnamed), (expected, 1), "{miss:?}");
+        }
     }
 
     #[test]

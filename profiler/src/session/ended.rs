@@ -128,6 +128,10 @@ impl EndedPrograms {
             // Where it had samples as another program, it is counted already, but for its CPU time.
             let is_new = ended.kind == EndedKind::Other && !had_samples;
             self.add_unmet(u64::from(is_new), ended.cpu_time);
+            let known = self.unsampled.busiest.map(|(_, most)| most);
+            if is_new && known.is_none_or(|most| most < ended.cpu_time) {
+                self.unsampled.busiest = Some((ended.pid, ended.cpu_time));
+            }
             return;
         }
         if self.told.len() >= TOLD_MAX && !is_root {

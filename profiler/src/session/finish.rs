@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    BpfStats, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary, Throttling,
+    BpfStats, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary,
     ended::Finished,
+    rate::{RateFacts, remark_on, undersampled},
     record::{MAPS_PATIENCE, Session},
     targets::Stages,
 };
 use crate::{
-    kernel::{Counters, RateLimits},
+    kernel::Counters,
     model::{Pid, ResolveMiss},
     profile::{ProcessName, Profile},
     unwind::BuilderStats,
@@ -17,15 +18,6 @@ use crate::{
 
 /// How long names may take to arrive after the recording.
 const NAMES_PATIENCE: Duration = Duration::from_secs(10);
-/// A deviation of the real sampling rate from the one asked for that is not told: CPU times are known to some percent.
-const RATE_TOLERANCE: f64 = 0.1;
-/// The same when the kernel says that it paused sampling.
-const RATE_TOLERANCE_PAUSED: f64 = 0.03;
-/// Standard deviations by which the number of samples may differ from the one expected.
-const RATE_DEVIATIONS: f64 = 4.0;
-/// CPU time of the targets from which on the real rate can be told: it is counted in steps of 10 ms.
-const RATE_KNOWN_AFTER: Duration = Duration::from_secs(1);
-
 impl Session {
     /// Stops sampling, works off what is waiting, and adds up.
     pub(super) fn finish(
@@ -42,7 +34,6 @@ impl Session {
         while self.turn() {}
         let counters = self.kernel.counters().unwrap_or_default();
         let bpf = settings.bpf_stats.then(|| self.bpf_stats(&counters));
-        let throttling = self.throttling(settings, &counters);
         let mut late = Vec::new();
         let built = self.builder.end(|stack| late.push(stack));
         tracing::debug!("{built:?}");
@@ -54,6 +45,7 @@ impl Session {
         let refused = self.targets.refused;
         let roots = self.targets.roots().count();
         self.targets.read_titles(true);
+        let cpu_time = self.targets.cpu_time();
         let mut stages = Stages {
             builder: &self.builder,
             resolver: &mut self.resolver,
@@ -65,6 +57,17 @@ impl Session {
             mappings_left_out,
             unsampled,
         } = self.targets.finish(&mut stages);
+        let undersampled = undersampled(&targets, &unsampled, settings.frequency);
+        let rate = RateFacts {
+            before: self.limits_before,
+            throttle_records: self.throttle_records,
+            samples: counters.samples,
+            // Of processes that were not sampled, the rate says nothing.
+            cpu_time: cpu_time.saturating_sub(undersampled.iter().map(|it| it.cpu_time).sum()),
+            is_even: undersampled.is_empty(),
+        };
+        let throttling = rate.throttling(settings.frequency);
+        remarks.extend(remark_on(&undersampled));
         let out_of_reach: Vec<String> = self.resolver.out_of_reach().map(str::to_owned).collect();
         let cross_check = self.resolver.cross_check().cloned();
         let named = self.resolver.finish(NAMES_PATIENCE);
@@ -147,6 +150,16 @@ impl Session {
         if counters.events_lost > 0 {
             remarks.push(Remark::EventsLost(counters.events_lost));
         }
+        if let Some((pid, halt, others)) = self.targets.halted() {
+            remarks.push(Remark::Halted { pid, halt, others });
+        }
+        if let Some(container) = self.targets.container() {
+            let ignored = container.ignored();
+            if !ignored.is_empty() {
+                remarks.push(Remark::GroupsIgnored(ignored.to_vec()));
+            }
+            remarks.extend(container.rootless().cloned().map(Remark::Rootless));
+        }
         let mut children: Vec<Pid> = self.children.pythons().collect();
         children.retain(|pid| !self.targets.contains(*pid));
         if !children.is_empty() {
@@ -167,31 +180,6 @@ impl Session {
             verified_instructions: stats.verified_instructions,
             first_sample: self.first_sample,
         }
-    }
-
-    /// Whether the kernel took fewer samples than it was asked for, judged by the CPU time that the targets used.
-    fn throttling(&self, settings: &RecordSettings, counters: &Counters) -> Option<Throttling> {
-        let cpu_time = self.targets.cpu_time();
-        let before = self.limits_before?;
-        let after = RateLimits::read().ok()?;
-        let effective_hz = (cpu_time >= RATE_KNOWN_AFTER)
-            .then(|| counters.samples as f64 / cpu_time.as_secs_f64());
-        let tolerance = if self.throttle_records > 0 {
-            RATE_TOLERANCE_PAUSED
-        } else {
-            RATE_TOLERANCE
-        };
-        let expected = f64::from(settings.frequency.0) * cpu_time.as_secs_f64();
-        // Which of the clock's ticks meet the target is chance.
-        let fewest = expected * (1.0 - tolerance) - RATE_DEVIATIONS * expected.sqrt();
-        let slower = effective_hz.is_some() && (counters.samples as f64) < fewest;
-        let lowered = after.max_sample_rate < before.max_sample_rate;
-        (slower || lowered).then_some(Throttling {
-            throttle_records: self.throttle_records,
-            max_sample_rate_before: before.max_sample_rate,
-            max_sample_rate_after: after.max_sample_rate,
-            effective_hz,
-        })
     }
 }
 

@@ -341,7 +341,7 @@ impl Identity {
     /// Why its interpreter's frames are not read, if that is sure.
     pub(super) fn obstacle(&self) -> Option<String> {
         match self.interpreter.source() {
-            PythonSource::Refused(reason) => Some(reason),
+            PythonSource::Refused(obstacle) => Some(obstacle.reason),
             PythonSource::NotYet if self.python.version.is_none() => {
                 Some("no CPython is loaded in it".to_owned())
             }

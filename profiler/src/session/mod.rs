@@ -5,6 +5,7 @@ mod error;
 mod finish;
 mod followed;
 mod python_frames;
+mod rate;
 mod record;
 mod settings;
 mod summary;

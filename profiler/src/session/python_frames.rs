@@ -11,7 +11,9 @@ use crate::{
     model::{ImageId, Pid},
     process::{
         Mapping, PythonInfo,
-        interpreter::{Examined, Interpreter, Memory, Progress, Reading, examine, threads},
+        interpreter::{
+            Examined, Interpreter, Memory, Obstacle, Progress, Reading, Remedy, examine, threads,
+        },
     },
     symbols::Resolver,
     unwind::{KnownInterpreter, TableBuilder},
@@ -77,7 +79,7 @@ pub(super) enum PythonFrames {
     /// Its frames are read.
     Read(Arc<Interpreter>),
     /// They cannot be read, and why.
-    Refused(Arc<str>),
+    Refused(Arc<Obstacle>),
 }
 
 impl PythonFrames {
@@ -148,8 +150,11 @@ impl PythonFrames {
         let examined = match examined {
             Ok(examined) => examined,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                *self =
-                    Self::Refused("its memory may not be read: that takes CAP_SYS_PTRACE".into());
+                let obstacle = Obstacle {
+                    reason: "its memory may not be read".to_owned(),
+                    remedy: Remedy::Rights,
+                };
+                *self = Self::Refused(Arc::new(obstacle));
                 return;
             }
             // It is ending.
@@ -179,7 +184,7 @@ impl PythonFrames {
             }
             Examined::Refused(reason) => {
                 tracing::debug!("pid {pid}: {reason}");
-                *self = Self::Refused(reason.to_string().into());
+                *self = Self::Refused(Arc::new(reason.into()));
             }
             Examined::NoPython => *self = Self::UNKNOWN,
         }
@@ -208,7 +213,7 @@ impl PythonFrames {
             Self::NotWanted => PythonSource::PerfMap,
             Self::NotYet { .. } => PythonSource::NotYet,
             Self::Read(interpreter) => PythonSource::Interpreter(interpreter.version),
-            Self::Refused(reason) => PythonSource::Refused(reason.to_string()),
+            Self::Refused(reason) => PythonSource::Refused(Obstacle::clone(reason)),
         }
     }
 }

@@ -249,6 +249,17 @@ impl Session {
         let launched = targets.has_own_image();
         let events = kernel.attach(settings.frequency)?;
         targets.begin_counting();
+        if let Some((pid, halt, others)) = targets.halted() {
+            let more = if others > 0 {
+                format!(" ({others} more)")
+            } else {
+                String::new()
+            };
+            tracing::warn!(
+                "pid {pid} is {halt}{more}; what does not run is not sampled: {}",
+                halt.remedy(pid)
+            );
+        }
         let watch = targets.watch_perf_maps();
         Ok(Self {
             targets,

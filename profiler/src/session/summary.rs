@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     model::{Hz, KtimeNs, Pid},
-    process::PythonInfo,
+    process::{Halt, NamedGroup, PythonInfo, interpreter::Obstacle},
     profile::Profile,
     symbols::{CrossCheck, NameDiagnosis},
 };
@@ -53,6 +53,8 @@ pub struct Throttling {
     pub max_sample_rate_after: u64,
     /// Samples per second and CPU that really happened, where that can be known (`cpu-clock`).
     pub effective_hz: Option<f64>,
+    /// All processes have fewer samples, in proportion: their shares are right.
+    pub is_even: bool,
 }
 
 /// Something about a recording that the user should know, though it is no failure.
@@ -88,6 +90,30 @@ pub enum Remark {
     TooManyProcesses(u64),
     /// So many events of processes were lost.
     EventsLost(u64),
+    /// This process used CPU time and has too few samples for it, as so many others.
+    Undersampled {
+        /// The process.
+        pid: Pid,
+        /// The CPU time it used.
+        cpu_time: Duration,
+        /// Samples of it.
+        samples: u64,
+        /// Other such processes.
+        others: u64,
+    },
+    /// No thread of this process can run, nor of so many others.
+    Halted {
+        /// The process.
+        pid: Pid,
+        /// What holds it.
+        halt: Halt,
+        /// Other targets that cannot run.
+        others: u64,
+    },
+    /// These control groups have the container's id in their names, but any user can have made them: not recorded.
+    GroupsIgnored(Vec<NamedGroup>),
+    /// The container's group is below one that was delegated to a user: that of a rootless container.
+    Rootless(NamedGroup),
 }
 
 /// Where the names of one target's Python functions come from.
@@ -97,8 +123,8 @@ pub enum PythonSource {
     Interpreter(u32),
     /// Perf maps: they were asked for.
     PerfMap,
-    /// Perf maps: the interpreter's frames cannot be read, and why.
-    Refused(String),
+    /// Perf maps: the interpreter's frames cannot be read.
+    Refused(Obstacle),
     /// Perf maps: there were no interpreter's frames to be read.
     NotYet,
 }
@@ -132,6 +158,8 @@ pub struct Unsampled {
     pub processes: u64,
     /// CPU time that they used.
     pub cpu_time: Duration,
+    /// The one that used the most, where there is one.
+    pub busiest: Option<(Pid, Duration)>,
     /// Processes with samples that are not in [`Summary::targets`], because there are too many.
     pub untold: u64,
 }

@@ -22,7 +22,9 @@ use super::{
 };
 use crate::{
     model::{ImageId, Pid, ProcessChange, ProcessEvent},
-    process::{Pace, Selector, Target, has_exited, now_since_boot, stack_of},
+    process::{
+        Container, Halt, Pace, Selector, Target, halt_of, has_exited, now_since_boot, stack_of,
+    },
     symbols::{ForkedChild, Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
 };
@@ -33,6 +35,9 @@ const TITLES_AGAIN: Duration = Duration::from_secs(2);
 const FRESH_FOR: Duration = Duration::from_millis(10);
 /// Processes that belong without having run a program since the recording began are looked for this often.
 const SELECT_AGAIN: Duration = Duration::from_secs(2);
+
+/// Processes that are asked whether anything holds them.
+const HALTED_LOOKS_MAX: usize = 256;
 
 /// The stages that must know of processes.
 pub(super) struct Stages<'s> {
@@ -461,6 +466,30 @@ impl Targets {
     /// Is one of ours.
     pub(super) fn contains(&self, pid: Pid) -> bool {
         self.followed.contains_key(&pid) || self.children.contains(pid)
+    }
+
+    /// A living process that cannot run, what holds it, and how many others there are. Of very many, the first ones are
+    /// looked at.
+    pub(super) fn halted(&self) -> Option<(Pid, Halt, u64)> {
+        let mut pids: Vec<Pid> = self.roots.keys().copied().collect();
+        let others = self.followed.keys();
+        pids.extend(others.filter(|pid| !self.roots.contains_key(pid)));
+        pids.truncate(HALTED_LOOKS_MAX);
+        let mut halted = pids.into_iter().filter_map(|pid| {
+            let target = self.followed.get(&pid)?.target.as_ref()?;
+            let halt = halt_of(pid)?;
+            target.is_alive().then_some((pid, halt))
+        });
+        let (pid, halt) = halted.next()?;
+        Some((pid, halt, halted.count() as u64))
+    }
+
+    /// The container that was asked for.
+    pub(super) const fn container(&self) -> Option<&Container> {
+        match &self.selector {
+            Selector::Container(container) => Some(container),
+            _ => None,
+        }
     }
 
     /// All those that were asked for have exited.

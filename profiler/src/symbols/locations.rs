@@ -197,8 +197,10 @@ impl Locations {
 pub(super) fn unknown_frame(miss: ResolveMiss) -> Frame {
     let (kind, name) = match miss {
         ResolveMiss::FreedCode => (FrameKind::Python, "<freed code>"),
-        ResolveMiss::UnreadCode => (FrameKind::Python, "<unread code>"),
-        ResolveMiss::NotInPerfMap => (FrameKind::Jit, "[code without a name]"),
+        ResolveMiss::UnreadCode | ResolveMiss::EndedCode => (FrameKind::Python, "<unread code>"),
+        ResolveMiss::NotInPerfMap | ResolveMiss::ForeignJit => {
+            (FrameKind::Jit, "[code without a name]")
+        }
         ResolveMiss::Contested => (FrameKind::Jit, "[code with two names]"),
         _ => (FrameKind::Native, "[unknown]"),
     };

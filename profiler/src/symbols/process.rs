@@ -331,6 +331,17 @@ impl Process {
         frame
     }
 
+    /// Code without a name may be a trampoline, and so a Python function that is missing. Where the interpreter's frames
+    /// are read, or trampolines are not on, it is another compiler's.
+    pub(super) fn may_have_trampolines(&self) -> bool {
+        let is_on = self.map_is_open || self.python.trampolines_asked || self.python.jitdump;
+        let is_refused = || matches!(lock(&self.map).file.state(), PerfMapState::Refused(_));
+        // A forked child goes on with its parent's, whose map it does not have open under its own name.
+        let is_followed =
+            |map: &SharedMap| matches!(lock(map).file.state(), PerfMapState::Following);
+        self.codes.is_none() && (is_on || is_refused() || self.inherited.iter().any(is_followed))
+    }
+
     /// Another process that writes its perf map, or one of those it inherited.
     pub(super) fn rival(&self) -> Option<Pid> {
         std::iter::once(&self.map)

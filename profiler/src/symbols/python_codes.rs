@@ -213,8 +213,9 @@ impl PythonCodes {
             return if may_come && self.waiting_frames < WAITING_MAX {
                 Lookup::Later
             } else {
-                let miss = self.missed.get(&key).map_or(CodeMiss::Gone, |miss| *miss);
-                Lookup::Frame(unknown_frame(reason(miss)))
+                let miss = self.missed.get(&key);
+                let miss = miss.map_or(ResolveMiss::UnreadCode, |miss| reason(*miss));
+                Lookup::Frame(unknown_frame(miss))
             };
         };
         let line = frame.instruction.map(|at| known.code.line_at(at));
@@ -253,8 +254,8 @@ impl PythonCodes {
 /// What a frame says of itself whose code object was not read.
 const fn reason(miss: CodeMiss) -> ResolveMiss {
     match miss {
-        CodeMiss::Replaced => ResolveMiss::FreedCode,
-        CodeMiss::Gone | CodeMiss::Malformed => ResolveMiss::UnreadCode,
+        CodeMiss::Replaced | CodeMiss::Gone | CodeMiss::Malformed => ResolveMiss::FreedCode,
+        CodeMiss::Ended => ResolveMiss::EndedCode,
     }
 }
 
@@ -272,6 +273,7 @@ fn read(
             .ok()
             .map(Arc::new)
     });
+    let has_ended = || memory.as_ref().is_none_or(|memory| memory.has_ended());
     let codes = keys.iter().map(|&key| {
         let (Avma(at), identity) = key;
         let read_in = |memory: Option<&Arc<Memory>>| match memory {
@@ -280,6 +282,10 @@ fn read(
         };
         let code = match read_in(memory.as_ref()) {
             Err(CodeMiss::Gone) => read_in(parents),
+            read => read,
+        };
+        let code = match code {
+            Err(CodeMiss::Gone) if has_ended() => Err(CodeMiss::Ended),
             read => read,
         };
         (key, code)

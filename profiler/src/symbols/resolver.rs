@@ -452,10 +452,10 @@ impl Resolver {
                     self.locations.intern_frame(frame)
                 }
                 in_mapping => {
-                    let miss = if in_mapping.is_some() {
-                        ResolveMiss::NotInPerfMap
-                    } else {
-                        ResolveMiss::NoMapping
+                    let miss = match in_mapping {
+                        Some(_) if process.may_have_trampolines() => ResolveMiss::NotInPerfMap,
+                        Some(_) => ResolveMiss::ForeignJit,
+                        None => ResolveMiss::NoMapping,
                     };
                     let frame = process.name_of(at);
                     named = frame.is_some();

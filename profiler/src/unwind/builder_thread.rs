@@ -27,7 +27,9 @@ use super::{
 };
 use crate::{
     model::{Avma, CodeAddress, ImageId, Pid, UnwoundStack},
-    process::{FileIdentity, Mapping, MappingKey, MappingKind, open_mapped, vdso_file},
+    process::{
+        FileIdentity, Mapping, MappingKey, MappingKind, open_mapped, proc_folder, vdso_file,
+    },
 };
 
 /// Files remembered, most of which have no rows then: those with rows fill the BPF maps long before.
@@ -317,7 +319,7 @@ impl Builder {
         };
         // The handle is of the program's memory, not of the process's: another one after an `exec`.
         if process.memory.is_none() && self.shared.is_current(stack.pid, stack.image) {
-            process.memory = File::open(format!("/proc/{}/mem", stack.pid)).ok();
+            process.memory = File::open(format!("{}/mem", proc_folder(stack.pid))).ok();
         }
         let (entries, memory, tables) = (&process.entries, &process.memory, &self.tables);
         let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);

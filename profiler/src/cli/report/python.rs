@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::{
     super::{
-        names::advice,
+        names::NameCase,
         text::{percent, visible},
     },
     who::{counted_processes, processes},
@@ -20,7 +20,7 @@ const ADVICE_SHARE: u64 = 20;
 
 pub(super) fn python_share(summary: &Summary, quality: &Quality) -> Option<String> {
     let frames = quality.python_named + quality.python_unnamed;
-    if quality.python_named == 0 && quality.freed + quality.unread == 0 {
+    if quality.python_named == 0 && quality.freed + quality.unread + quality.ended == 0 {
         // The advice says it all.
         return None;
     }
@@ -43,8 +43,22 @@ pub(super) fn python_share(summary: &Summary, quality: &Quality) -> Option<Strin
     if quality.unread > 0 {
         let _ = write!(
             line,
-            "; {} could not be read before the process ended: this machine was too busy",
+            "; {} could not be read in time: too many were new at once",
             percent(quality.unread, frames)
+        );
+    }
+    if quality.ended > 0 {
+        let _ = write!(
+            line,
+            "; {} were not read before their process ended",
+            percent(quality.ended, frames)
+        );
+    }
+    if quality.with_foreign_jit > 0 {
+        let _ = write!(
+            line,
+            "; {} of the samples have code of another compiler, without names",
+            percent(quality.with_foreign_jit, quality.samples)
         );
     }
     Some(line)
@@ -62,9 +76,9 @@ fn source(summary: &Summary) -> Option<String> {
     for target in named {
         match &target.source {
             PythonSource::Interpreter(version) => _ = versions.insert(version >> 16),
-            PythonSource::Refused(why) => {
+            PythonSource::Refused(obstacle) => {
                 from_maps += 1;
-                reason = Some(why);
+                reason = Some(&obstacle.reason);
             }
             PythonSource::PerfMap => from_maps += 1,
             PythonSource::NotYet => {
@@ -100,8 +114,8 @@ pub(super) fn name_advice(summary: &Summary) -> Vec<String> {
         .iter()
         .filter(|target| !some_python || is_python(target))
         .filter_map(|target| {
-            let lines = advice(target, &summary.refusals, summary.follows);
-            (!lines.is_empty()).then_some((target, lines))
+            let case = NameCase::recorded(target, &summary.refusals, summary.follows);
+            Some((target, case.advice()?.into_lines()))
         })
         .collect();
     let all: u64 = summary.targets.iter().map(|target| target.samples).sum();

@@ -46,7 +46,7 @@ const fn why_cut(end: EndClass) -> &'static str {
         EndClass::Complete => "where nothing is missing",
         EndClass::NoRule => "in code without unwind information",
         EndClass::UnknownJit => "in code of an unknown JIT compiler",
-        EndClass::NoMapping => "in code that was not known yet",
+        EndClass::NoMapping => "in code of no known mapping",
         EndClass::ReadFault => "where stack memory could not be read",
         EndClass::NotUp => "where the stack did not lead upwards",
         EndClass::DepthLimit => "with more frames than a sample can hold",
@@ -65,7 +65,7 @@ pub(super) fn lost(quality: &Quality) -> Option<String> {
     let causes: Vec<String> = [
         (
             quality.ring_full,
-            "ring buffer full: this machine was too busy",
+            "as the sample buffer was full: use a lower --frequency",
         ),
         (quality.not_kept, "could not be kept"),
     ]
@@ -88,6 +88,7 @@ pub(super) fn throttled(throttling: &Throttling) -> String {
         max_sample_rate_before: before,
         max_sample_rate_after: after,
         effective_hz,
+        is_even,
     } = throttling;
     let mut causes = Vec::new();
     if *throttle_records > 0 {
@@ -99,8 +100,13 @@ pub(super) fn throttled(throttling: &Throttling) -> String {
     let rate = effective_hz.map(|hz| format!("about {hz:.0} Hz per busy CPU took place"));
     match (causes.as_slice(), rate) {
         ([], rate) => format!(
-            "{}, less than asked: the machine or its host was too busy; shares are right all the same",
-            rate.unwrap_or_else(|| "fewer samples took place".to_owned())
+            "{}, less than asked{}",
+            rate.unwrap_or_else(|| "fewer samples took place".to_owned()),
+            if *is_even {
+                ", in all processes alike: so it is where the machine or its host is busy; shares are right all the same"
+            } else {
+                ""
+            }
         ),
         (causes, None) => format!(
             "the kernel slowed sampling down ({}): use a lower --frequency",

@@ -1,7 +1,10 @@
 //! Remarks of the session as sentences.
 
-use super::super::text::{clip, counted, grouped, visible};
-use crate::session::Remark;
+use super::super::text::{clip, counted, cpu_seconds, grouped, visible};
+use crate::{process::NamedGroup, session::Remark};
+
+/// Room for the path of a control group: names of containers are 64 digits long.
+const GROUP_COLUMNS: usize = 120;
 
 pub(super) fn remark(remark: &Remark) -> String {
     match remark {
@@ -65,5 +68,54 @@ pub(super) fn remark(remark: &Remark) -> String {
             };
             format!("{what} not recorded (pid {}{more}): -s records them too", shown.join(", "))
         }
+        Remark::Undersampled {
+            pid,
+            cpu_time,
+            samples,
+            others,
+        } => format!(
+            "pid {pid} used {} of CPU and has {}{}: fewer than its share of them",
+            cpu_seconds(*cpu_time),
+            counted(*samples, "sample"),
+            match others {
+                0 => String::new(),
+                1 => " (so it is with 1 more)".to_owned(),
+                others => format!(" (so it is with {} more)", grouped(*others)),
+            }
+        ),
+        Remark::Halted { pid, halt, others } => format!(
+            "pid {pid} is {}{}, and was not sampled meanwhile: {}",
+            visible(&halt.to_string()),
+            match others {
+                0 => String::new(),
+                others => format!(" (so are {} more)", grouped(*others)),
+            },
+            visible(&halt.remedy(*pid))
+        ),
+        Remark::GroupsIgnored(groups) => {
+            let more = groups.len().saturating_sub(1) as u64;
+            format!(
+                "not recorded: {}, whose id begins alike{}; --cgroup PATH records it",
+                groups.first().map(group).unwrap_or_default(),
+                if more > 0 {
+                    format!(", and {} more", counted(more, "such group"))
+                } else {
+                    String::new()
+                }
+            )
+        }
+        Remark::Rootless(rootless) => format!(
+            "recorded: {}; no group that only the administrator can make has that id",
+            group(rootless)
+        ),
+    }
+}
+
+/// `control group PATH of user 1000`.
+fn group(NamedGroup { path, owner }: &NamedGroup) -> String {
+    let path = clip(&visible(&path.to_string_lossy()), GROUP_COLUMNS);
+    match owner {
+        Some(uid) => format!("control group {path} of user {uid}"),
+        None => format!("control group {path}"),
     }
 }

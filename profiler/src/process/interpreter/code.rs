@@ -46,8 +46,10 @@ pub struct Code {
 /// Why there is no code object for an address in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CodeMiss {
-    /// The memory cannot be read: the process has ended, or gave it back.
+    /// The memory cannot be read: the process gave it back.
     Gone,
+    /// There is no memory any more: the process has ended.
+    Ended,
     /// It is not, or no longer, the code object of the sample: freed, perhaps another one by now.
     Replaced,
     /// It is the code object of the sample, but what it points at is not what it should be.

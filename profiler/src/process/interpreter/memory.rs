@@ -2,7 +2,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
-use crate::model::Pid;
+use crate::{model::Pid, process::proc_folder};
 
 /// Where the memory of programs ends (x86-64, four levels of page tables). The kernel gives no address beyond to a program
 /// that does not ask for one (Documentation/arch/x86/x86_64/5level-paging.rst, Linux 6.12).
@@ -44,7 +44,7 @@ impl Memory {
     /// without it, `NotFound` if there is no such process.
     pub fn open(pid: Pid) -> io::Result<Self> {
         Ok(Self {
-            memory: File::open(format!("/proc/{pid}/mem"))?,
+            memory: File::open(format!("{}/mem", proc_folder(pid)))?,
             pages: None,
         })
     }
@@ -54,9 +54,17 @@ impl Memory {
     /// be killed. A process that takes a page away between question and read can still bring that about.
     pub fn open_present(pid: Pid) -> io::Result<Self> {
         Ok(Self {
-            pages: Some(File::open(format!("/proc/{pid}/pagemap"))?),
+            pages: Some(File::open(format!("{}/pagemap", proc_folder(pid)))?),
             ..Self::open(pid)?
         })
+    }
+}
+
+impl Memory {
+    /// The program has ended: none of its memory is left. Reading the file gives nothing then, and an error for an address
+    /// that is not there (`mem_rw`, fs/proc/base.c, Linux 6.12).
+    pub fn has_ended(&self) -> bool {
+        matches!(self.memory.read_at(&mut [0], 0), Ok(0))
     }
 }
 
@@ -153,6 +161,10 @@ mod tests {
             .and_then(|()| child.wait().map(drop))
             .expect("ends");
         let mut byte = [0];
-        assert!(memory.is_ok_and(|memory| !memory.read(0x40_0000, &mut byte)));
+        assert!(
+            memory.is_ok_and(|memory| memory.has_ended() && !memory.read(0x40_0000, &mut byte))
+        );
+        let ours = Memory::open(Pid(std::process::id())).expect("own memory");
+        assert!(!ours.has_ended());
     }
 }

@@ -37,7 +37,7 @@ pub use memory::{ADDRESS_END, Memory, ReadMemory};
 pub(crate) use offsets::built_in;
 pub(crate) use patient::THREAD_NAME;
 pub use patient::{PatientReader, Progress, Reading};
-pub use refusal::{Misfit, Refusal, Version};
+pub use refusal::{Misfit, Obstacle, Refusal, Remedy, Version};
 pub use requests::{RequestSupport, is_free_threaded, request_support};
 pub use self_check::NotYet;
 pub use text::read_text;

@@ -53,7 +53,54 @@ pub enum Refusal {
     },
 }
 
+/// What gives names to functions of an interpreter whose frames are not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Trampolines and a perf map.
+    PerfMap,
+    /// The right to read its memory.
+    Rights,
+    /// Nothing but another program: neither its stacks nor its trampolines can be followed.
+    None,
+}
+
+/// Why the frames of an interpreter are not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// The reason, a clause. Raw.
+    pub reason: String,
+    /// What gives names all the same.
+    pub remedy: Remedy,
+}
+
+impl From<Refusal> for Obstacle {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            remedy: refusal.remedy(),
+            reason: refusal.to_string(),
+        }
+    }
+}
+
 impl Refusal {
+    /// What would give names all the same.
+    pub const fn remedy(&self) -> Remedy {
+        match self {
+            Self::Memory { .. } => Remedy::Rights,
+            // Stacks are followed by what the file says of itself.
+            Self::PyPy
+            | Self::NotLocated(NotLocated::OtherMachine { .. } | NotLocated::File { .. }) => {
+                Remedy::None
+            }
+            Self::TooOld(_)
+            | Self::NotLocated(_)
+            | Self::NoDescription(_)
+            | Self::Damaged { .. }
+            | Self::Foreign { .. }
+            | Self::Unknown { .. } => Remedy::PerfMap,
+        }
+    }
+
     /// Of a process whose memory could not be opened.
     pub fn memory(error: &io::Error) -> Self {
         Self::Memory {

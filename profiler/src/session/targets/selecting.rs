@@ -45,7 +45,7 @@ impl Targets {
             selected: Instant::now(),
         };
         let mut refusal = None;
-        for pid in selector.scan()? {
+        for pid in targets.selector.scan()? {
             match Target::check(pid) {
                 Ok(target) => {
                     if !selector.is_open() {
