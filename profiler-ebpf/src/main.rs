@@ -46,9 +46,9 @@ fn sample(context: PerfEventContext) -> u32 {
     };
     let data: *const bpf_perf_event_data = context.ctx;
     let has_registers = regs::start(data, state, &target);
-    python::read_python(target.slot, target.tgid);
+    python::read_python(target.tables.layout(), target.tgid);
     if has_registers {
-        walk::run(state, target.slot);
+        walk::run(state, target.tables.slot());
     } else {
         walk::end(state, StackEnd::NoUserRegisters);
     }
