@@ -9,6 +9,7 @@
 //! | [`sample`] | one sample as it lies in the ring buffer |
 //! | [`process_event`] | what became of a process, in the same ring |
 //! | [`python`] | where a process keeps its interpreter's frames, and how they lie in a sample |
+//! | [`target`] | which of the tables a process uses |
 //! | [`unwind_row`] | rows, rules and pages: how to step from a frame to its caller |
 //! | [`config`] | what is fixed when the program is loaded |
 //! | [`counters`] | per-CPU counters, one name for each |
@@ -23,5 +24,6 @@ pub mod counters;
 pub mod process_event;
 pub mod python;
 pub mod sample;
+pub mod target;
 pub mod trampoline;
 pub mod unwind_row;

@@ -9,8 +9,6 @@
 //! were saved last: a rule that computes the CFA from `rbx` or `r12`–`r15` is then one read away, and the others pay
 //! nothing for it.
 
-use crate::python::PythonLayout;
-
 /// Bytes of text that one [`Page`] covers.
 pub const PAGE_BYTES: u64 = 4096;
 /// log2 of [`PAGE_BYTES`].
@@ -171,8 +169,6 @@ pub struct ProcessMappings {
     pub count: u32,
     /// Another one for each list that is ever published, so that nothing remembered of one is used with the next.
     pub generation: u32,
-    /// Where its interpreter keeps its frames.
-    pub python: PythonLayout,
     /// The entries; those past `count` have `begin == NO_MAPPING`.
     pub entries: [MappingEntry; MAPPINGS_MAX],
 }
@@ -199,7 +195,6 @@ impl ProcessMappings {
     pub const EMPTY: Self = Self {
         count: 0,
         generation: 0,
-        python: PythonLayout::NONE,
         entries: [MappingEntry::UNUSED; MAPPINGS_MAX],
     };
 }
@@ -207,8 +202,7 @@ impl ProcessMappings {
 const _: () = assert!(size_of::<Page>() == 8);
 const _: () = assert!(size_of::<UnwindRule>() == 16);
 const _: () = assert!(size_of::<MappingEntry>() == 40);
-const _: () =
-    assert!(size_of::<ProcessMappings>() == 8 + size_of::<PythonLayout>() + 40 * MAPPINGS_MAX);
+const _: () = assert!(size_of::<ProcessMappings>() == 8 + 40 * MAPPINGS_MAX);
 
 // SAFETY: `repr(C)`, integers only, no padding (the sizes are asserted above): any bytes are a value, and its bytes are
 // all initialised.

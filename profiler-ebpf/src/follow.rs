@@ -10,7 +10,7 @@ use aya_ebpf::helpers::{
 use profiler_common::{
     counters,
     process_event::{PROCESS_EVENT_BYTES, ProcessEvent, kind},
-    unwind_row::SLOT_EMPTY,
+    target::TargetTables,
 };
 
 use crate::{
@@ -46,7 +46,7 @@ pub(crate) fn forked(child: u64) {
     let Some((pid, ns_pid)) = pids_of(child) else {
         return;
     };
-    if PROCESSES.insert(pid, parent.slot, 0).is_err() {
+    if PROCESSES.insert(pid, parent.tables, 0).is_err() {
         maps::count(counters::PROCESSES_FULL);
         return;
     }
@@ -71,7 +71,7 @@ pub(crate) fn executed(binprm: u64) {
     let is_target = unsafe { PROCESSES.get(pid) }.is_some();
     if is_target {
         // Nothing of the old program's is true of the new one. It cannot fail: the entry is there.
-        let _ = PROCESSES.insert(pid, SLOT_EMPTY, 0);
+        let _ = PROCESSES.insert(pid, TargetTables::UNKNOWN, 0);
     } else if global!(TELL_ALL_EXECS) == 0 {
         return;
     }

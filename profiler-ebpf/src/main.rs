@@ -47,11 +47,11 @@ fn sample(context: PerfEventContext) -> u32 {
     let data: *const bpf_perf_event_data = context.ctx;
     let has_registers = regs::start(data, state, &target);
     if has_registers {
-        walk::run(state, target.slot);
+        walk::run(state, target.tables.slot());
     } else {
         walk::end(state, StackEnd::NoUserRegisters);
     }
-    python::read_python(target.slot, target.tgid);
+    python::read_python(target.tables.layout(), target.tgid);
     emit::submit(&context, state);
     0
 }

@@ -11,6 +11,7 @@ use profiler_common::{
         CODE_BYTES_MAX, FRAME_BYTES_MAX, PythonLayout, THREAD_STATES_MAX, ThreadKey, ThreadState,
     },
     sample::{KERNEL_FRAMES_MAX, SampleHeader, USER_WORDS_MAX},
+    target::TargetTables,
     unwind_row::{Chunk, Page, ProcessMappings, UnwindRule},
 };
 
@@ -34,11 +35,16 @@ pub(crate) static RULES: Array<UnwindRule> = Array::with_max_entries(65536, MMAP
 #[map]
 pub(crate) static PROCESS_MAPPINGS: Array<ProcessMappings> = Array::with_max_entries(64, MMAPABLE);
 
-/// Thread group id to slot in [`PROCESS_MAPPINGS`]: who is here is a target. Written by user space and by `follow`, which
-/// adds children, and takes a process out before its pid can be another's. Preallocated, as perf-event programs need
-/// before Linux 6.1.
+/// Where interpreters keep their frames; processes in which that is the same share an entry. Written by user space, read by
+/// `python`. Sized at load.
 #[map]
-pub(crate) static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(4096, 0);
+pub(crate) static PYTHON_LAYOUTS: Array<PythonLayout> = Array::with_max_entries(64, MMAPABLE);
+
+/// Thread group id to its places in [`PROCESS_MAPPINGS`] and [`PYTHON_LAYOUTS`]: every process in it is a target. Written by
+/// user space and by `follow`, which adds children, and removes a process before its pid can be another's. Preallocated,
+/// as perf-event programs need before Linux 6.1. Sized at load.
+#[map]
+pub(crate) static PROCESSES: HashMap<u32, TargetTables> = HashMap::with_max_entries(4096, 0);
 
 /// Samples, read by `kernel/ring.rs` in user space.
 #[map]
@@ -237,7 +243,7 @@ const _: () = assert!(FRAME_BYTES_MAX <= 8 * FRAME_WINDOW_WORDS);
 pub(crate) const CODE_WORDS: usize = (CODE_BYTES_MAX / 8).next_power_of_two();
 
 /// Threads whose state is known, so that it need not be looked for in each sample. Written by user space when it begins
-/// with a process, and by `python`; `follow` takes out those that end.
+/// with a process, and by `python`; `follow` takes out those that end. Sized at load.
 #[map]
 pub(crate) static THREADS: HashMap<ThreadKey, ThreadState> = HashMap::with_max_entries(16384, 0);
 

@@ -24,32 +24,32 @@ use profiler_common::{
     sample::{USER_WORDS_MAX, flags},
 };
 
-use crate::maps::{self, PROCESS_MAPPINGS, State, THREADS, global};
+use crate::maps::{self, PYTHON_LAYOUTS, State, THREADS, global};
 
 /// Reads the frames of the interrupted thread, if its process has an interpreter that is known.
 ///
 /// A global function, as `find_states` is: what comes after it is then checked once, and not for each of its outcomes.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn read_python(slot: u32, tgid: u32) -> u32 {
+pub(crate) extern "C" fn read_python(layout: u32, tgid: u32) -> u32 {
     let Some(pointer) = maps::state() else {
         return 0;
     };
     // SAFETY: this CPU's map value.
     let state = unsafe { &mut *pointer };
     state.python.has_news = 0;
-    let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
+    let Some(layout) = PYTHON_LAYOUTS.get(layout) else {
         return 0;
     };
-    if mappings.python.interpreters == 0 {
+    if layout.interpreters == 0 {
         return 0;
     }
     let Some(thread_pointer) = thread_pointer() else {
         return 0;
     };
-    state.python.layout = mappings.python;
+    state.python.layout = *layout;
     state.python.thread_pointer = thread_pointer;
-    if mappings.python.frame_owner == NO_FIELD && mappings.python.frame_is_entry == NO_FIELD {
+    if layout.frame_owner == NO_FIELD && layout.frame_is_entry == NO_FIELD {
         state.header.flags |= flags::PYTHON_COUNTED;
     }
     // SAFETY: a field of the map value; volatile as in `walk::unwind_step`.

@@ -4,6 +4,7 @@ use aya_ebpf::{
     bindings::bpf_pidns_info,
     helpers::{bpf_get_current_pid_tgid, generated::bpf_get_ns_current_pid_tgid},
 };
+use profiler_common::target::TargetTables;
 
 use crate::maps::{PROCESSES, global};
 
@@ -11,8 +12,8 @@ use crate::maps::{PROCESSES, global};
 pub(crate) struct Target {
     pub(crate) tgid: u32,
     pub(crate) tid: u32,
-    /// Slot in `PROCESS_MAPPINGS`.
-    pub(crate) slot: u32,
+    /// Its places in `PROCESS_MAPPINGS` and `PYTHON_LAYOUTS`.
+    pub(crate) tables: TargetTables,
 }
 
 /// The target under this tick.
@@ -20,8 +21,8 @@ pub(crate) struct Target {
 pub(crate) fn current() -> Option<Target> {
     let (tgid, tid) = current_ids()?;
     // SAFETY: the value is copied at once; whoever replaces it does so as a whole.
-    let slot = unsafe { PROCESSES.get(tgid) }.copied()?;
-    Some(Target { tgid, tid, slot })
+    let tables = unsafe { PROCESSES.get(tgid) }.copied()?;
+    Some(Target { tgid, tid, tables })
 }
 
 /// Process and thread id of the current task in pyprof-bpf's own pid namespace, as user space knows them; `None`: it is

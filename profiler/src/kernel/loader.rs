@@ -13,7 +13,8 @@ use aya::{
 use aya_log::EbpfLogger;
 use profiler_common::{
     config::{global, user_regs},
-    python::{ThreadKey, ThreadState},
+    python::{PythonLayout, ThreadKey, ThreadState},
+    target::TargetTables,
     unwind_row::{CHUNK_ROWS, Page, ProcessMappings, UnwindRule},
 };
 
@@ -38,10 +39,22 @@ const TRACEPOINTS: [(&str, &str); 3] = [
     ("process_exec", "sched_process_exec"),
     ("process_exit", "sched_process_exit"),
 ];
-/// Slots for mappings, 20 KiB each: for the processes that were asked for, and for those and all that they start. Where
-/// there are more different processes at a time, walks of the others are finished in user space.
-const SLOTS: u32 = 64;
-const SLOTS_OF_TREES: u32 = 512;
+/// Lists of mappings, 20 KiB each, besides one for each target and a quarter of that: room for new lists of targets that map
+/// something, and, where others than those named can become targets, for these. Processes with the same mappings share a
+/// list, and one without a sample needs none. Where there are more, walks of the others are finished in user space.
+const SLOTS_SPARE: u32 = 64;
+const SLOTS_SPARE_OF_TREES: u32 = 512;
+/// 80 MiB.
+const SLOTS_MAX: u32 = 4096;
+/// Processes at a time: at least so many, and twice as many as there are at the beginning. An entry takes 64 bytes.
+const PROCESSES_MIN: u32 = 4096;
+const PROCESSES_MAX: u32 = 65_536;
+/// Places for layouts besides one for each process: a layout that nobody has any more rests before it is replaced.
+const LAYOUTS_SPARE: u32 = 1024;
+/// Threads whose states are remembered: at least so many, and eight of each process. An entry takes 80 bytes.
+const THREADS_MIN: u32 = 16_384;
+const THREADS_PER_TARGET: u32 = 8;
+const THREADS_MAX: u32 = 131_072;
 /// `RULES` in profiler-ebpf/src/maps.rs.
 const RULES_MAX: usize = 65536;
 
@@ -54,6 +67,12 @@ pub struct MapSizes {
     pub pages: u32,
     /// Lists of mappings, 20 KiB each.
     pub slots: u32,
+    /// Processes that can be targets at a time, 64 bytes each.
+    pub processes: u32,
+    /// Interpreters' layouts, 80 bytes each.
+    pub layouts: u32,
+    /// Threads whose states are remembered, 80 bytes each.
+    pub threads: u32,
     /// Bytes of the ring buffer of samples, a power of two; `None`: as the object has it.
     pub ring_bytes: Option<u32>,
 }
@@ -72,8 +91,17 @@ pub struct Following {
 const CHUNKS_MAX: u64 = 2048;
 
 impl MapSizes {
-    /// For processes whose executable files have so many bytes of text, with as much again for what they will load.
-    pub fn for_text(bytes: u64, following: Following) -> Self {
+    /// For so many processes whose executable files have so many bytes of text, with as much again for what they will load.
+    pub fn for_targets(targets: usize, bytes: u64, following: Following) -> Self {
+        let targets = u32::try_from(targets).unwrap_or(u32::MAX);
+        let spare = if following == Following::default() {
+            SLOTS_SPARE
+        } else {
+            SLOTS_SPARE_OF_TREES
+        };
+        let processes = targets
+            .saturating_mul(2)
+            .clamp(PROCESSES_MIN, PROCESSES_MAX);
         // Measured: 40 (libpython) to 80 (OpenBLAS) bytes of text a row.
         let rows = bytes / 16 + (2 << 20);
         let chunks = rows.div_ceil(CHUNK_ROWS as u64).min(CHUNKS_MAX);
@@ -81,11 +109,15 @@ impl MapSizes {
         Self {
             chunks: chunks as u32,
             pages: pages as u32,
-            slots: if following == Following::default() {
-                SLOTS
-            } else {
-                SLOTS_OF_TREES
-            },
+            slots: targets
+                .saturating_add(targets / 4)
+                .saturating_add(spare)
+                .min(SLOTS_MAX),
+            processes,
+            layouts: processes + LAYOUTS_SPARE,
+            threads: targets
+                .saturating_mul(THREADS_PER_TARGET)
+                .clamp(THREADS_MIN, THREADS_MAX),
             ring_bytes: None,
         }
     }
@@ -108,7 +140,8 @@ pub struct UnwindMaps {
     pub(crate) pages: MappedArray<Page>,
     pub(crate) rules: MappedArray<UnwindRule>,
     pub(crate) mappings: MappedArray<ProcessMappings>,
-    pub(crate) processes: HashMap<MapData, u32, u32>,
+    pub(crate) layouts: MappedArray<PythonLayout>,
+    pub(crate) processes: HashMap<MapData, u32, TargetTables>,
     pub(crate) threads: HashMap<MapData, ThreadKey, ThreadState>,
 }
 
@@ -168,6 +201,9 @@ impl KernelSide {
             .override_global(global::FOLLOW_FORKS, &follow_forks, true)
             .override_global(global::TELL_ALL_EXECS, &tell_all_execs, true)
             .map_max_entries("PROCESS_MAPPINGS", sizes.slots)
+            .map_max_entries("PYTHON_LAYOUTS", sizes.layouts)
+            .map_max_entries("PROCESSES", sizes.processes)
+            .map_max_entries("THREADS", sizes.threads)
             .map_max_entries("ROWS", sizes.chunks)
             .map_max_entries("PAGES", sizes.pages)
             .load(OBJECT)
@@ -202,6 +238,11 @@ impl KernelSide {
         })
     }
 
+    /// How many processes can be targets at a time.
+    pub const fn processes_max(&self) -> u32 {
+        self.sizes.processes
+    }
+
     /// What becomes of processes is told in the ring. False: this kernel has no BTF, or forbids tracepoints.
     pub const fn follows(&self) -> bool {
         self.follows
@@ -221,6 +262,10 @@ impl KernelSide {
             mappings: MappedArray::new(
                 take(&mut self.ebpf, "PROCESS_MAPPINGS")?,
                 self.sizes.slots as usize,
+            )?,
+            layouts: MappedArray::new(
+                take(&mut self.ebpf, "PYTHON_LAYOUTS")?,
+                self.sizes.layouts as usize,
             )?,
             processes: HashMap::try_from(processes).map_err(KernelError::map("PROCESSES"))?,
             threads: HashMap::try_from(threads).map_err(KernelError::map("THREADS"))?,

@@ -37,7 +37,7 @@ pub fn probe() -> Result<Probed, KernelError> {
         forks: true,
         all_execs: false,
     };
-    let sizes = MapSizes::for_text(0, Following::default());
+    let sizes = MapSizes::for_targets(0, 0, Following::default());
     let mut kernel = KernelSide::load(&features, sizes, false, following)?;
     let events = kernel.attach(RATE)?;
     Ok(Probed {

@@ -249,11 +249,11 @@ impl Followed {
         let handle = perf_map_handle(target);
         let python = self.identity.python.clone();
         let all_opened = resolver.update(self.image, &mappings, python, handle.as_deref());
-        let is_sent = builder.update(pid, self.image, mappings.clone());
-        if !is_sent || !all_opened {
+        builder.update(pid, self.image, mappings.clone());
+        if !all_opened {
             self.news = News::Mappings;
         }
-        if is_sent && self.identity.interpreter.may_change() {
+        if self.identity.interpreter.may_change() {
             self.look_at_interpreter(pid, &mappings, builder, resolver);
         }
     }

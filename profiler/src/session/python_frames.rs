@@ -171,12 +171,9 @@ impl PythonFrames {
                 // Names first: the first frames may come at once.
                 let interpreter = Arc::new(*interpreter);
                 resolver.interpreter(image, &interpreter);
-                if builder.interpreter(known) {
-                    tracing::debug!("pid {pid}: reading frames of {:#x}", interpreter.version);
-                    *self = Self::Read(interpreter);
-                } else {
-                    self.wait();
-                }
+                builder.interpreter(known);
+                tracing::debug!("pid {pid}: reading frames of {:#x}", interpreter.version);
+                *self = Self::Read(interpreter);
             }
             Examined::NotYet(reason) => {
                 tracing::trace!("pid {pid}: {reason:?}");

@@ -220,7 +220,7 @@ impl Session {
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
         let sizes = MapSizes {
             ring_bytes: settings.ring_bytes,
-            ..MapSizes::for_text(targets.text_bytes(), following)
+            ..MapSizes::for_targets(targets.count(), targets.text_bytes(), following)
         };
         let mut kernel = KernelSide::load(&features, sizes, settings.kernel_stacks, following)?;
         if settings.bpf_stats {

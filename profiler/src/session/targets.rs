@@ -59,8 +59,6 @@ pub(super) struct Targets {
     roots: BTreeMap<Pid, OwnedFd>,
     /// There is something to look at in these.
     dirty: BTreeSet<Pid>,
-    /// These are to be no targets any more.
-    to_expel: Vec<Pid>,
     /// The kernel side tells of ends, and takes out who has ended.
     told: bool,
     /// Looking at all of them.
@@ -94,11 +92,9 @@ impl Targets {
         files.values().sum()
     }
 
-    /// No more samples are to be taken of a process.
-    fn expel(&mut self, pid: Pid, stages: &mut Stages<'_>) {
-        if !stages.builder.expel(pid) {
-            self.to_expel.push(pid);
-        }
+    /// How many processes are known.
+    pub(super) fn count(&self) -> usize {
+        self.followed.len()
     }
 
     /// The program that a process runs, for a sample of it. One that nothing was known of is met now. `None`: it does not
@@ -111,7 +107,7 @@ impl Targets {
             return Some(self.meet(pid, stages));
         }
         if self.selector.is_open() && !self.trees && !self.selector.admits(pid) {
-            self.expel(pid, stages);
+            stages.builder.expel(pid);
             return None;
         }
         // Its fork was not told: the event found no room in the ring.
@@ -142,7 +138,7 @@ impl Targets {
             since_boot: child.since_boot,
         };
         stages.resolver.fork(child.from, image, forked);
-        stages.builder.fork(child.from, image);
+        stages.builder.fork(child.from, pid, image);
         stages.builder.runs(pid, image);
         let target = (!self.pace.is_resting())
             .then(|| Target::check_child(pid, child.since_boot))
@@ -199,7 +195,7 @@ impl Targets {
         match child {
             Some(child) => self.children.add(pid, child),
             // Its parent does not belong any more.
-            None if self.selector.is_open() && !self.trees => self.expel(pid, stages),
+            None if self.selector.is_open() && !self.trees => stages.builder.expel(pid),
             None => {}
         }
     }
@@ -238,7 +234,7 @@ impl Targets {
             // A Python has started something that is none.
             stages.builder.forget(pid, image);
             self.followed.remove(&pid);
-            self.expel(pid, stages);
+            stages.builder.expel(pid);
             return;
         }
         self.mark(pid);
@@ -326,9 +322,6 @@ impl Targets {
         for pid in self.dirty.clone() {
             self.look(pid, stages);
         }
-        for pid in std::mem::take(&mut self.to_expel) {
-            self.expel(pid, stages);
-        }
         self.forget(stages, false);
     }
 
@@ -392,7 +385,7 @@ impl Targets {
         if entry.was_gone_before() {
             self.exited(pid, None, stages);
             if !self.told {
-                self.expel(pid, stages);
+                stages.builder.expel(pid);
             }
         }
     }

@@ -1,14 +1,16 @@
 //! The thread that makes tables: mappings of targets become rows in BPF maps, and walks that met code without rows are
 //! finished as soon as it has some.
 //!
-//! Commands are worked off in order, so a walk sent after the mappings that it needs finds them. Draining samples
-//! never waits for this thread: the command queue is bounded, and what it refuses is counted by the sender.
+//! Short commands pass walks, so a walk finds the mappings that were sent before it; if their rows are not made yet, it waits
+//! for them, and others go on. Files are compiled by threads of their own ([`makers`](super::makers)), in the order of
+//! [`schedule`](super::schedule). Draining samples never waits for any of these threads: what finds no room is counted by the
+//! sender.
 
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -20,7 +22,9 @@ use rustc_hash::FxHashMap;
 use super::{
     UnwindTables,
     builder_thread::Builder,
+    makers::{Made, Makers},
     merge::{PythonPart, describe, merge_user, python_frames},
+    queue::Queue,
 };
 use crate::{
     model::{ImageId, Pid, PythonEnd, PythonFrame, RawSample, StackCopy, UnwoundStack},
@@ -29,10 +33,9 @@ use crate::{
 
 /// The thread's name, at most 15 bytes. It catches its own panics.
 pub(crate) const THREAD_NAME: &str = "unwind-tables";
-/// Commands that may wait; a walk has up to 24 KiB. A burst of imports at the highest rate fills some hundred.
-const QUEUE: usize = 1024;
-/// Time for what is still in the queue at the end.
-const END_PATIENCE: Duration = Duration::from_secs(2);
+/// Time for rows that walks wait for at the end, and for what is still in the queue then.
+const END_SETTLING: Duration = Duration::from_millis(500);
+const END_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A walk that the kernel side could not finish, owned.
 #[derive(Debug)]
@@ -62,6 +65,30 @@ impl UnfinishedWalk {
             python_is_counted: sample.python_is_counted,
             has_greenlets,
             copy,
+        })
+    }
+
+    /// One of a program, without frames.
+    #[cfg(test)]
+    pub(super) fn for_tests(image: ImageId) -> Box<Self> {
+        let mut stack = UnwoundStack::empty();
+        stack.image = image;
+        Box::new(Self {
+            stack,
+            native: Vec::new(),
+            python: Box::default(),
+            python_end: PythonEnd::NotRead,
+            python_is_counted: false,
+            has_greenlets: false,
+            copy: StackCopy {
+                ip: crate::model::Avma(0),
+                sp: 0,
+                bp: 0,
+                saved: [crate::model::SavedRegister::Value(0); 5],
+                is_leaf: true,
+                begin: 0,
+                stack: Box::default(),
+            },
         })
     }
 
@@ -97,6 +124,7 @@ pub struct KnownInterpreter {
 }
 
 /// What the thread is to do.
+#[derive(Debug)]
 pub(super) enum Command {
     /// A process is a target, and runs this program.
     Admit(Pid, ImageId),
@@ -106,21 +134,34 @@ pub(super) enum Command {
     Fork {
         /// Whose they are.
         from: ImageId,
-        /// The child's.
+        /// The child.
+        pid: Pid,
+        /// Its program.
         to: ImageId,
     },
     /// A program's interpreter is waiting in [`Shared::interpreters`].
     Interpreter(Pid, ImageId),
     /// Threads are to be found anew.
     ForgetThreads,
-    /// A program has ended.
+    /// A program has ended. Comes after its walks.
     Forget(ImageId),
     /// A process is no target any more.
     Expel(Pid),
+    /// The rows of a file are made.
+    Made(Made),
     /// Go on with a walk.
     Finish(Box<UnfinishedWalk>),
-    /// Say when everything before is done.
+    /// Say when all short commands sent before are done.
+    Taken(SyncSender<()>),
+    /// Say when the rows of all files known by then are made.
     Settled(SyncSender<()>),
+}
+
+impl Command {
+    /// Is one of those whose number is bounded.
+    pub(super) const fn is_walk(&self) -> bool {
+        matches!(self, Self::Finish(_))
+    }
 }
 
 /// What the thread did, for the report and for logs.
@@ -134,12 +175,33 @@ pub struct BuilderStats {
     pub build_time: Duration,
     /// Rows in the kernel.
     pub rows: u64,
-    /// Mappings left out because a process has too many, or because a map is full.
+    /// Files without rows because a table is full.
+    pub full: FullTables,
+    /// Files whose rows are incomplete: they have more than is kept of one file.
+    pub files_cut: u64,
+    /// Files without rows because there was no time left to make them.
+    pub files_late: u64,
+    /// Mappings past those of one process that the kernel side can search, of the process that has most.
     pub mappings_refused: u64,
-    /// Lists of mappings for which there was no slot.
+    /// Processes that could not become targets, because there are too many.
+    pub processes_refused: u64,
+    /// Processes for which there was no slot.
     pub slots_refused: u64,
+    /// Processes for whose layout there was no place.
+    pub layouts_refused: u64,
     /// Walks that were still waiting for their tables when there was no more time.
     pub walks_abandoned: u64,
+}
+
+/// Files that found no room in a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FullTables {
+    /// In `ROWS`.
+    pub rows: u64,
+    /// In `PAGES`.
+    pub pages: u64,
+    /// In `RULES`.
+    pub rules: u64,
 }
 
 /// What both sides of the queue see.
@@ -152,14 +214,14 @@ pub(super) struct Shared {
     /// The program that each target runs. What belongs to an older one is not published any more.
     current: Mutex<FxHashMap<Pid, ImageId>>,
     /// No new rows are wanted.
-    pub(super) is_ending: AtomicBool,
+    pub(super) is_ending: Arc<AtomicBool>,
 }
 
 /// Handle of the thread.
 #[derive(Debug)]
 pub struct TableBuilder {
     shared: Arc<Shared>,
-    commands: Option<SyncSender<Command>>,
+    queue: Arc<Queue<Command>>,
     finished: Receiver<UnwoundStack>,
     thread: Option<JoinHandle<BuilderStats>>,
     /// Walks sent and not yet fetched.
@@ -167,28 +229,33 @@ pub struct TableBuilder {
 }
 
 impl TableBuilder {
-    /// Starts the thread.
+    /// Starts the thread, and those that compile files for it.
     pub fn start(tables: UnwindTables) -> std::io::Result<Self> {
-        let (commands, receiver) = sync_channel(QUEUE);
+        let queue = Arc::new(Queue::default());
         let (results, finished) = channel();
         let shared = Arc::new(Shared::default());
-        let builder = Builder::new(tables, results, Arc::clone(&shared));
+        let made = Arc::clone(&queue);
+        let makers = Makers::start(&shared.is_ending, move |file| {
+            made.send(Command::Made(file));
+        })?;
+        let builder = Builder::new(tables, makers, results, Arc::clone(&shared));
+        let commands = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
             .name(THREAD_NAME.into())
-            .spawn(move || builder.run(&receiver))?;
+            .spawn(move || builder.run(&commands))?;
         Ok(Self {
             shared,
-            commands: Some(commands),
+            queue,
             finished,
             thread: Some(thread),
             outstanding: AtomicU64::new(0),
         })
     }
 
-    /// A process becomes a target: samples are taken of it from now on. False: the queue is full, or the kernel's table.
-    pub fn admit(&self, pid: Pid, image: ImageId) -> bool {
+    /// A process becomes a target: samples are taken of it from now on.
+    pub fn admit(&self, pid: Pid, image: ImageId) {
         self.shared.set_current(pid, image);
-        self.send(Command::Admit(pid, image)).is_ok()
+        self.queue.send(Command::Admit(pid, image));
     }
 
     /// A target runs another program now, or the kernel side has made a child of one a target.
@@ -197,37 +264,29 @@ impl TableBuilder {
     }
 
     /// A program begins with what is known of the one that it was forked from.
-    pub fn fork(&self, from: ImageId, to: ImageId) {
-        // Without it, the mappings of the child are read from its files.
-        let _ = self.send(Command::Fork { from, to });
+    pub fn fork(&self, from: ImageId, pid: Pid, to: ImageId) {
+        self.queue.send(Command::Fork { from, pid, to });
     }
 
-    /// These are a program's executable mappings now. False: the queue is full; send them again later.
-    pub fn update(&self, pid: Pid, image: ImageId, mappings: Vec<Mapping>) -> bool {
+    /// These are a program's executable mappings now.
+    pub fn update(&self, pid: Pid, image: ImageId, mappings: Vec<Mapping>) {
         let is_waiting = self.shared.put(image, mappings);
-        let is_sent = is_waiting || self.send(Command::Mappings(pid, image)).is_ok();
-        if !is_sent {
-            self.shared.take(image);
+        if !is_waiting {
+            self.queue.send(Command::Mappings(pid, image));
         }
-        is_sent
     }
 
-    /// A program's interpreter keeps its frames there. False: the queue is full; say it again later.
-    pub fn interpreter(&self, interpreter: KnownInterpreter) -> bool {
+    /// A program's interpreter keeps its frames there.
+    pub fn interpreter(&self, interpreter: KnownInterpreter) {
         let KnownInterpreter { pid, image, .. } = interpreter;
         lock(&self.shared.interpreters).insert(image, interpreter);
-        let is_sent = self.send(Command::Interpreter(pid, image)).is_ok();
-        if !is_sent {
-            self.shared.take_interpreter(image);
-        }
-        is_sent
+        self.queue.send(Command::Interpreter(pid, image));
     }
 
     /// The kernel side has no room to remember more threads: most of them have ended, each program that was replaced
     /// leaves one. It finds again those that have not.
     pub fn forget_threads(&self) {
-        // It is said again as long as it is so.
-        let _ = self.send(Command::ForgetThreads);
+        self.queue.send(Command::ForgetThreads);
     }
 
     /// A target has ended, as the kernel side knows: nothing more is to be published for it.
@@ -235,22 +294,23 @@ impl TableBuilder {
         self.shared.unset_current(pid, image);
     }
 
-    /// Nothing more will be asked of a program. False: the queue is full; say it again later.
-    pub fn forget(&self, pid: Pid, image: ImageId) -> bool {
+    /// Nothing more will be asked of a program.
+    pub fn forget(&self, pid: Pid, image: ImageId) {
         self.shared.unset_current(pid, image);
         self.shared.take(image);
         self.shared.take_interpreter(image);
-        self.send(Command::Forget(image)).is_ok()
+        self.queue.send_after_walks(Command::Forget(image));
     }
 
-    /// No more samples are to be taken of a process. False: the queue is full; say it again later.
-    pub fn expel(&self, pid: Pid) -> bool {
-        self.send(Command::Expel(pid)).is_ok()
+    /// No more samples are to be taken of a process.
+    pub fn expel(&self, pid: Pid) {
+        self.queue.send(Command::Expel(pid));
     }
 
-    /// Finishes a walk after everything sent before. Given back when the queue is full.
+    /// Finishes a walk once the rows that it needs are made. Given back when too many walks wait.
     pub fn finish_walk(&self, walk: Box<UnfinishedWalk>) -> Result<(), Box<UnfinishedWalk>> {
-        self.send(Command::Finish(walk))
+        self.queue
+            .send_walk(Command::Finish(walk))
             .map(|()| _ = self.outstanding.fetch_add(1, Ordering::Relaxed))
             .map_err(|command| match command {
                 Command::Finish(walk) => walk,
@@ -258,22 +318,20 @@ impl TableBuilder {
             })
     }
 
-    fn send(&self, command: Command) -> Result<(), Command> {
-        let Some(commands) = &self.commands else {
-            return Err(command);
-        };
-        commands
-            .try_send(command)
-            .map_err(|(TrySendError::Full(command) | TrySendError::Disconnected(command))| command)
+    /// Waits until all processes and mappings sent before are known to the kernel side, at most `patience`.
+    pub fn wait_until_taken(&self, patience: Duration) {
+        let (done, taken) = sync_channel(1);
+        self.queue.send(Command::Taken(done));
+        // Late is no failure: what is known later is sampled from then on.
+        let _ = taken.recv_timeout(patience);
     }
 
-    /// Waits until everything sent before has been worked off, at most `patience`.
+    /// Waits until the rows of all files are made that are known now, at most `patience`.
     pub fn settle(&self, patience: Duration) {
         let (done, settled) = sync_channel(1);
-        if self.send(Command::Settled(done)).is_ok() {
-            // Late is no failure: walks that need a missing table are finished afterwards.
-            let _ = settled.recv_timeout(patience);
-        }
+        self.queue.send(Command::Settled(done));
+        // Late is no failure: walks that need a missing table are finished afterwards.
+        let _ = settled.recv_timeout(patience);
     }
 
     /// Walks finished since the last call.
@@ -284,10 +342,13 @@ impl TableBuilder {
     }
 
     /// Works off what is queued, makes no more rows, and ends the thread; `each` gets the walks that were still in it.
-    /// Takes two seconds at most: a thread that is busy with a huge file until then is left to itself.
+    /// Takes two seconds at most: a thread that waits for a file system until then is left to itself.
     pub fn end(&mut self, mut each: impl FnMut(UnwoundStack)) -> BuilderStats {
+        if self.outstanding.load(Ordering::Relaxed) > 0 {
+            self.settle(END_SETTLING);
+        }
         self.shared.is_ending.store(true, Ordering::Relaxed);
-        self.commands = None;
+        self.queue.close();
         let until = Instant::now() + END_PATIENCE;
         let left = || until.saturating_duration_since(Instant::now());
         loop {

@@ -1,115 +1,224 @@
-//! What the thread of [`TableBuilder`](super::TableBuilder) does: opens files, makes their rows, goes on with walks.
+//! What the thread of [`TableBuilder`](super::TableBuilder) does: opens files, has their rows made, goes on with walks.
+//!
+//! It never compiles a file itself, and works in short pieces, so that what is said of one process is published at once
+//! whatever the files of others are like.
 
 use std::{
+    collections::VecDeque,
     fs::File,
-    os::unix::fs::FileExt as _,
-    panic::catch_unwind,
     sync::{
         Arc,
         atomic::Ordering,
-        mpsc::{Receiver, Sender},
+        mpsc::{Sender, SyncSender},
     },
     time::{Duration, Instant},
 };
 
-use profiler_common::{
-    python::PythonLayout,
-    unwind_row::{MappingEntry, PAGE_BYTES, mapping_kind},
-};
+use profiler_common::unwind_row::MappingEntry;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    CODE_BEFORE, CodeBytes, LoadedTable, Published, RuleLookup, Segment, UnwindError, UnwindTables,
+    CompiledElf, FullTable, RuleLookup, UnwindError, UnwindTables,
     builder::{BuilderStats, Command, Shared, UnfinishedWalk},
-    compile_file, finish, segments_bias,
+    builder_process::{FileRows, Process, entry_with, plain_entry},
+    finish,
+    makers::{FileKey, Made, Makers, Task},
+    parked::Parked,
+    queue::{Next, Queue},
+    schedule::{Job, Schedule},
     table::most_useful,
     trampoline_rule,
 };
 use crate::{
-    model::{Avma, CodeAddress, ImageId, Pid, UnwoundStack},
-    process::{
-        FileIdentity, Mapping, MappingKey, MappingKind, open_mapped, proc_folder, vdso_file,
-    },
+    model::{ImageId, Pid, UnwoundStack},
+    process::{Mapping, MappingKind, open_mapped, proc_folder, vdso_file},
 };
 
 /// Files remembered, most of which have no rows then: those with rows fill the BPF maps long before.
 const FILES_MAX: usize = 65_536;
-/// Time that making rows may take, and a quarter of the time since the beginning on top of it. The largest processes
-/// known (CUDA back ends) take about 5 s; one that maps ever new files would otherwise keep a CPU busy.
-const BUILD_TIME: Duration = Duration::from_secs(10);
 /// While several files are being compiled, what is ready is published this often.
 const PUBLISH_EVERY: Duration = Duration::from_millis(10);
+/// Walks that wait are tried again this often while more files become ready.
+const TRY_EVERY: Duration = Duration::from_millis(100);
+/// So many processes have slots before they have samples, so that the first samples of the usual few are whole.
+const EARLY_SLOTS: usize = 64;
+/// Commands are looked for after so much other work.
+const PIECE: Duration = Duration::from_millis(2);
+/// The same while there is nothing to do but for what becomes due.
+const IDLE: Duration = Duration::from_millis(20);
+const IDLE_LONG: Duration = Duration::from_secs(1);
+/// A process without a slot is tried again after this, if none is about to be free.
+const RETRY: Duration = Duration::from_secs(1);
+/// Files that are kept open while they wait; others are opened anew.
+const KEPT_OPEN_MAX: usize = 64;
+/// Processes whose memory is kept open.
+const MEMORY_MAX: usize = 256;
 
-/// A file's rows, and how its addresses translate. `None`: it has no usable unwind information.
-type FileRows = Option<(LoadedTable, Vec<Segment>)>;
-
-/// One program in one process. Copies of the lists are made by `fork` only when one of the two gets other ones.
-#[derive(Default)]
-struct Process {
-    entries: Arc<Vec<MappingEntry>>,
-    /// Mappings that were looked at before.
-    known: Arc<FxHashMap<MappingKey, MappingEntry>>,
-    python: PythonLayout,
-    memory: Option<File>,
+/// What is remembered of a file that waits to be compiled.
+struct WaitingFile {
+    key: FileKey,
+    mapping: Mapping,
+    image: ImageId,
+    file: Option<File>,
+    /// For the log, and harmless.
+    name: String,
 }
 
 /// The thread's own things.
 pub(super) struct Builder {
     tables: UnwindTables,
-    files: FxHashMap<FileIdentity, FileRows>,
-    vdso: Option<FileRows>,
+    files: FxHashMap<FileKey, FileRows>,
     processes: FxHashMap<ImageId, Process>,
+    /// Programs that have files to be looked at.
+    opening: VecDeque<ImageId>,
+    /// Who waits for files that are being compiled or will be.
+    making: FxHashMap<FileKey, Vec<(ImageId, Mapping)>>,
+    schedule: Schedule<WaitingFile>,
+    makers: Makers,
+    /// Files that wait and are open.
+    kept_open: usize,
+    /// Programs of which the kernel side is to know more.
+    changed: FxHashSet<ImageId>,
+    /// Programs for which there was no slot.
+    without_slot: FxHashSet<ImageId>,
+    parked: Parked,
+    memory_open: usize,
+    settling: Vec<SyncSender<()>>,
     results: Sender<UnwoundStack>,
     shared: Arc<Shared>,
     began: Instant,
     is_full: bool,
+    refused: Refused,
     stats: BuilderStats,
+}
+
+/// Processes for which a table had no place.
+#[derive(Default)]
+struct Refused {
+    processes: FxHashSet<Pid>,
+    slots: FxHashSet<Pid>,
+    layouts: FxHashSet<Pid>,
 }
 
 impl Builder {
     pub(super) fn new(
         tables: UnwindTables,
+        makers: Makers,
         results: Sender<UnwoundStack>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
             tables,
             files: FxHashMap::default(),
-            vdso: None,
             processes: FxHashMap::default(),
+            opening: VecDeque::new(),
+            making: FxHashMap::default(),
+            schedule: Schedule::default(),
+            makers,
+            kept_open: 0,
+            changed: FxHashSet::default(),
+            without_slot: FxHashSet::default(),
+            parked: Parked::default(),
+            memory_open: 0,
+            settling: Vec::new(),
             results,
             shared,
             began: Instant::now(),
             is_full: false,
+            refused: Refused::default(),
             stats: BuilderStats::default(),
         }
     }
 
     /// Works until nobody can send commands any more.
-    pub(super) fn run(mut self, commands: &Receiver<Command>) -> BuilderStats {
-        while let Ok(command) = commands.recv() {
-            match command {
-                Command::Admit(pid, image) => self.admit(pid, image),
-                Command::Mappings(pid, image) => {
-                    if let Some(mappings) = self.shared.take(image) {
-                        self.update(pid, image, &mappings);
+    pub(super) fn run(mut self, queue: &Queue<Command>) -> BuilderStats {
+        let mut worked = Instant::now();
+        loop {
+            match queue.next(self.idle_for(), Command::is_walk) {
+                Next::Command(command) => {
+                    self.execute(command);
+                    if worked.elapsed() < PIECE {
+                        continue;
                     }
                 }
-                Command::Fork { from, to } => self.fork(from, to),
-                Command::Interpreter(pid, image) => self.read_frames(pid, image),
-                Command::ForgetThreads => self.tables.forget_threads(),
-                Command::Forget(image) => _ = self.processes.remove(&image),
-                Command::Expel(pid) => self.tables.remove(pid),
-                Command::Finish(walk) => {
-                    let stack = self.finish(*walk);
-                    // Nobody listens any more: the recording is over.
-                    let _ = self.results.send(stack);
-                }
-                Command::Settled(done) => _ = done.try_send(()),
+                Next::Nothing => {}
+                Next::Closed => break,
             }
+            self.work();
+            worked = Instant::now();
+        }
+        for image in self.parked.images() {
+            self.give_up_walks(image);
         }
         self.stats.rows = self.tables.row_count() as u64;
+        self.stats.processes_refused = self.refused.processes.len() as u64;
+        self.stats.slots_refused = self.refused.slots.len() as u64;
+        self.stats.layouts_refused = self.refused.layouts.len() as u64;
         self.stats
+    }
+
+    /// How long to wait for a command.
+    fn idle_for(&self) -> Duration {
+        if !self.opening.is_empty() {
+            Duration::ZERO
+        } else if self.changed.is_empty()
+            && self.without_slot.is_empty()
+            && self.parked.is_empty()
+            && self.schedule.is_empty()
+            && self.settling.is_empty()
+        {
+            IDLE_LONG
+        } else {
+            IDLE
+        }
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Admit(pid, image) => self.admit(pid, image),
+            Command::Mappings(pid, image) => {
+                if let Some(mappings) = self.shared.take(image) {
+                    self.update(pid, image, &mappings);
+                }
+            }
+            Command::Fork { from, pid, to } => {
+                if let Some(parent) = self.processes.get(&from) {
+                    let child = parent.fork(pid);
+                    self.processes.insert(to, child);
+                }
+            }
+            Command::Interpreter(pid, image) => self.read_frames(pid, image),
+            Command::ForgetThreads => self.tables.forget_threads(),
+            Command::Forget(image) => self.forget(image),
+            Command::Expel(pid) => self.tables.remove(pid),
+            Command::Made(made) => self.made(made),
+            Command::Finish(walk) => self.finish_or_park(walk),
+            Command::Taken(done) => _ = done.try_send(()),
+            Command::Settled(done) => self.settling.push(done),
+        }
+    }
+
+    /// What else there is to do, for a short while.
+    fn work(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < PIECE
+            && let Some(image) = self.opening.pop_front()
+        {
+            self.open_next(image);
+        }
+        self.begin_files();
+        self.publish_changes();
+        self.retry_without_slot();
+        self.retry_walks();
+        let is_settled = self.opening.is_empty()
+            && self.changed.is_empty()
+            && !self.schedule.is_busy(self.began.elapsed());
+        if is_settled {
+            for done in self.settling.drain(..) {
+                // Nobody may wait any more.
+                let _ = done.try_send(());
+            }
+        }
     }
 
     fn admit(&mut self, pid: Pid, image: ImageId) {
@@ -117,95 +226,298 @@ impl Builder {
             return;
         }
         if let Err(error) = self.tables.admit(pid) {
-            tracing::warn!("pid {pid}: {error}");
+            if self.refused.processes.insert(pid) {
+                tracing::debug!("pid {pid} is no target: {error}");
+            }
         }
     }
 
-    fn fork(&mut self, from: ImageId, to: ImageId) {
-        if let Some(parent) = self.processes.get(&from) {
-            let child = Process {
-                entries: Arc::clone(&parent.entries),
-                known: Arc::clone(&parent.known),
-                python: parent.python,
-                memory: None,
-            };
-            self.processes.insert(to, child);
-        }
+    fn process(&mut self, pid: Pid, image: ImageId) -> &mut Process {
+        self.processes
+            .entry(image)
+            .or_insert_with(|| Process::new(pid))
     }
 
     /// Has the kernel side read a program's interpreter frames from now on.
     fn read_frames(&mut self, pid: Pid, image: ImageId) {
         // It may have been published with mappings.
         if self.shared.has_interpreter(image) {
-            let mut process = self.processes.remove(&image).unwrap_or_default();
-            let entries = Arc::clone(&process.entries);
-            self.publish(pid, image, &mut process, &entries);
-            self.processes.insert(image, process);
+            self.process(pid, image);
+            self.publish(image);
         }
     }
 
-    /// Publishes what is known at once, then makes what is missing.
+    /// Publishes what is known at once; what is missing is looked at later.
     fn update(&mut self, pid: Pid, image: ImageId, mappings: &[Mapping]) {
-        let mut process = self.processes.remove(&image).unwrap_or_default();
-        let mapped: FxHashSet<MappingKey> = mappings.iter().map(Mapping::key).collect();
-        let mut known = std::mem::take(Arc::make_mut(&mut process.known));
-        known.retain(|known, _| mapped.contains(known));
-        let mut entries = Vec::with_capacity(mappings.len());
-        let mut pending = Vec::new();
-        for mapping in mappings {
-            let mut entry = plain_entry(mapping);
-            // A library may have been loaded from memory: until that is known, it is taken for JIT code.
-            let is_file = matches!(mapping.kind, MappingKind::File { .. });
-            if let Some(known) = known.get(&mapping.key()) {
-                entry = *known;
-                // It may have moved: anonymous memory grows, files are unmapped in part.
-                entry.end = mapping.end.0;
-            } else if entry.kind == mapping_kind::PENDING || is_file {
-                pending.push((entries.len(), mapping));
-            }
-            entries.push(entry);
-        }
-        self.publish(pid, image, &mut process, &entries);
-        // The program first, then about as they were loaded: the kernel gives out addresses downwards. What a process
-        // began with is needed by every stack.
-        if let [_program, others @ ..] = pending.as_mut_slice() {
-            others.reverse();
-        }
-        let mut published = Instant::now();
-        for (index, mapping) in &pending {
-            if !self.may_build() {
-                break;
-            }
-            let entry = self.entry_of(pid, mapping);
-            known.insert(mapping.key(), entry);
-            entries[*index] = entry;
-            if published.elapsed() >= PUBLISH_EVERY || self.shared.has_interpreter(image) {
-                self.publish(pid, image, &mut process, &entries);
-                published = Instant::now();
+        let has_room = self.tables.has_fewer_slots_than(EARLY_SLOTS);
+        let process = self.process(pid, image);
+        process.update(mappings);
+        process.is_wanted |= has_room;
+        if process.is_wanted {
+            let is_to_open = process.has_to_open();
+            self.publish(image);
+            if is_to_open {
+                self.opening.push_back(image);
             }
         }
-        if !pending.is_empty() {
-            self.publish(pid, image, &mut process, &entries);
-        }
-        process.known = Arc::new(known);
-        process.entries = Arc::new(entries);
-        self.processes.insert(image, process);
     }
 
-    /// There is time for more rows. What is left out stays pending, and is looked at again with the next update.
-    fn may_build(&self) -> bool {
-        !self.shared.is_ending.load(Ordering::Relaxed)
-            && self.stats.build_time <= BUILD_TIME + self.began.elapsed() / 4
+    /// A program has its first sample: it gets a slot, and rows.
+    fn want(&mut self, image: ImageId) {
+        let Some(process) = self.processes.get_mut(&image) else {
+            return;
+        };
+        if !std::mem::replace(&mut process.is_wanted, true) {
+            if process.has_to_open() {
+                self.opening.push_back(image);
+            }
+            self.publish(image);
+        }
+    }
+
+    /// Looks at the file of one mapping. The program has its turn again when all others have had theirs.
+    fn open_next(&mut self, image: ImageId) {
+        let Some(process) = self.processes.get_mut(&image) else {
+            return;
+        };
+        let Some(mapping) = process.next_to_open() else {
+            return;
+        };
+        let pid = process.pid;
+        if process.has_to_open() {
+            self.opening.push_back(image);
+        }
+        let (key, file, bytes, name) = if mapping.kind == MappingKind::Vdso {
+            (FileKey::Vdso, None, 0, "[vdso]".to_owned())
+        } else {
+            match open_mapped(pid, &mapping) {
+                Ok(opened) if mapping.may_hold_jit_code() && !opened.is_elf() => {
+                    return self.know(image, &mapping, plain_entry(&mapping));
+                }
+                Ok(opened) => {
+                    let path = opened.display_path.to_string_lossy();
+                    let name = path.escape_debug().to_string();
+                    let key = FileKey::File(opened.identity);
+                    (key, Some(opened.file), opened.identity.size, name)
+                }
+                Err(error) => {
+                    tracing::debug!("no rows for a mapping of pid {pid}: {error}");
+                    return self.know(image, &mapping, entry_with(&mapping, &None));
+                }
+            }
+        };
+        if let Some(rows) = self.files.get(&key) {
+            let entry = entry_with(&mapping, rows);
+            return self.know(image, &mapping, entry);
+        }
+        if let Some(process) = self.processes.get_mut(&image) {
+            process.wait_for(&mapping);
+        }
+        let waiting = self.making.entry(key).or_default();
+        waiting.push((image, mapping.clone()));
+        if waiting.len() > 1 {
+            return;
+        }
+        let file = file.filter(|_| self.kept_open < KEPT_OPEN_MAX);
+        self.kept_open += usize::from(file.is_some());
+        let what = WaitingFile {
+            key,
+            mapping,
+            image,
+            file,
+            name,
+        };
+        self.schedule.add(Job { pid, bytes, what });
+        self.begin_files();
+    }
+
+    fn know(&mut self, image: ImageId, mapping: &Mapping, entry: MappingEntry) {
+        if let Some(process) = self.processes.get_mut(&image)
+            && process.know(mapping, entry)
+        {
+            self.changed.insert(image);
+        }
+    }
+
+    /// Has files compiled, as many as there are threads.
+    fn begin_files(&mut self) {
+        while !self.is_ending()
+            && let Some((job, limit)) = self.schedule.next(self.began.elapsed())
+        {
+            let Job {
+                pid,
+                bytes,
+                mut what,
+            } = job;
+            self.kept_open -= usize::from(what.file.is_some());
+            let task = self.open_file(&mut what).map(|file| Task {
+                key: what.key,
+                pid,
+                file,
+                bytes,
+                name: what.name,
+                limit,
+            });
+            let is_begun = task.is_some_and(|task| self.makers.begin(task).is_ok());
+            if !is_begun {
+                self.schedule.done(pid, bytes, Duration::ZERO);
+                self.pass_on(what.key, Some(what.image));
+            }
+        }
+    }
+
+    /// Opens a file that waits. `None`: nobody needs it any more, or it is out of reach.
+    fn open_file(&self, what: &mut WaitingFile) -> Option<File> {
+        let waiting = self.making.get(&what.key)?;
+        let is_needed = waiting.iter().any(|(image, mapping)| {
+            let process = self.processes.get(image);
+            process.is_some_and(|process| process.waits_for(mapping))
+        });
+        if !is_needed {
+            return None;
+        }
+        if let Some(file) = what.file.take() {
+            return Some(file);
+        }
+        if what.key == FileKey::Vdso {
+            return vdso_file().ok().map(|vdso| vdso.file);
+        }
+        let process = self.processes.get(&what.image)?;
+        let opened = open_mapped(process.pid, &what.mapping).ok()?;
+        (FileKey::File(opened.identity) == what.key).then_some(opened.file)
+    }
+
+    /// The rows of a file could not be made for one of those who wait for it: another one's time is used, or its mapping to open
+    /// it. Where there is nobody else, it goes without.
+    fn pass_on(&mut self, key: FileKey, not_for: Option<ImageId>) {
+        let waiting = self.making.remove(&key).unwrap_or_default();
+        let (given_up, mut others): (Vec<_>, Vec<_>) = waiting
+            .into_iter()
+            .partition(|(image, _)| Some(*image) == not_for);
+        for (image, mapping) in given_up {
+            self.know(image, &mapping, entry_with(&mapping, &None));
+        }
+        others.retain(|(image, mapping)| {
+            let process = self.processes.get(image);
+            process.is_some_and(|process| process.waits_for(mapping))
+        });
+        let Some((image, mapping)) = others.first().cloned() else {
+            return;
+        };
+        let Some(pid) = self.processes.get(&image).map(|process| process.pid) else {
+            return;
+        };
+        let (bytes, name) = match key {
+            FileKey::File(identity) => (identity.size, format!("a file of pid {pid}")),
+            FileKey::Vdso => (0, "[vdso]".to_owned()),
+        };
+        self.making.insert(key, others);
+        let what = WaitingFile {
+            key,
+            mapping,
+            image,
+            file: None,
+            name,
+        };
+        self.schedule.add(Job { pid, bytes, what });
+    }
+
+    /// A file was compiled.
+    fn made(&mut self, made: Made) {
+        let Made {
+            key,
+            pid,
+            bytes,
+            name,
+            compiled,
+            took,
+        } = made;
+        self.schedule.done(pid, bytes, took);
+        self.stats.build_time += took;
+        if matches!(compiled, Err(UnwindError::Interrupted)) {
+            if !self.is_ending() {
+                tracing::debug!("{name}: no time for all of it ({took:?})");
+                self.stats.files_late += 1;
+                let waiting = self.making.get(&key).into_iter().flatten();
+                let own = waiting
+                    .filter(|(image, _)| self.processes.get(image).is_some_and(|it| it.pid == pid))
+                    .map(|(image, _)| *image)
+                    .next();
+                self.pass_on(key, own);
+            }
+            return;
+        }
+        let rows = match compiled {
+            Ok(compiled) => self.load(*compiled, &name, took),
+            Err(error) => {
+                tracing::debug!("no rows for {name}: {error}");
+                None
+            }
+        };
+        if self.files.len() >= FILES_MAX {
+            // Files without any are found to be so once more, should they come again.
+            self.files.retain(|_, rows| rows.is_some());
+        }
+        for (image, mapping) in self.making.remove(&key).unwrap_or_default() {
+            let waits = |process: &Process| process.waits_for(&mapping);
+            if self.processes.get(&image).is_some_and(waits) {
+                self.know(image, &mapping, entry_with(&mapping, &rows));
+            }
+        }
+        self.files.insert(key, rows);
+    }
+
+    /// Writes the rows of a file into the maps.
+    fn load(&mut self, compiled: CompiledElf, name: &str, took: Duration) -> FileRows {
+        let loaded = self.tables.load(&compiled.table);
+        if let Err(full) = &loaded {
+            let full_tables = &mut self.stats.full;
+            match full {
+                FullTable::Rows => full_tables.rows += 1,
+                FullTable::Pages => full_tables.pages += 1,
+                FullTable::Rules => full_tables.rules += 1,
+            }
+            if !std::mem::replace(&mut self.is_full, true) {
+                tracing::warn!("no room for the unwind rows of {name}: {full:?} are full");
+            }
+        }
+        let stats = &compiled.table.stats;
+        let dropped = stats.dropped_rows + stats.dropped_rules;
+        if dropped > 0 {
+            tracing::debug!("{name}: {dropped} rows are past the limits and were left out");
+            self.stats.files_cut += 1;
+        }
+        let code = compiled.segments.iter().filter(|it| it.executable);
+        self.stats.text_bytes += code.map(|segment| segment.file_bytes).sum::<u64>();
+        let count = compiled.table.rows.len();
+        tracing::debug!("{name}: {count} rows in {took:?}");
+        let loaded = loaded.ok()?;
+        self.stats.files += 1;
+        Some((loaded, compiled.segments))
+    }
+
+    /// Tells the kernel side what has become known of programs: when that is all, or not too often.
+    fn publish_changes(&mut self) {
+        let changed: Vec<ImageId> = self.changed.iter().copied().collect();
+        for image in changed {
+            let is_due = self.processes.get(&image).is_none_or(|process| {
+                let is_complete = !process.has_to_open() && !process.is_waiting();
+                let is_recent = |at: Instant| at.elapsed() < PUBLISH_EVERY;
+                is_complete || !process.published.is_some_and(is_recent)
+            });
+            if is_due {
+                self.changed.remove(&image);
+                self.publish(image);
+            }
+        }
     }
 
     /// Not for a program that has been replaced: its mappings would be taken for those of the new one.
-    fn publish(
-        &mut self,
-        pid: Pid,
-        image: ImageId,
-        process: &mut Process,
-        entries: &[MappingEntry],
-    ) {
+    fn publish(&mut self, image: ImageId) {
+        let Some(process) = self.processes.get_mut(&image) else {
+            return;
+        };
+        let pid = process.pid;
         if !self.shared.is_current(pid, image) {
             return;
         }
@@ -213,192 +525,171 @@ impl Builder {
             self.tables.remember_threads(pid, &interpreter.threads);
             process.python = interpreter.layout;
         }
-        let kept = most_useful(entries);
-        match self.tables.publish(pid, &kept, &process.python) {
-            Ok(Published::Done { left_out }) => self.stats.mappings_refused += left_out as u64,
-            Ok(Published::NoSlot) => self.stats.slots_refused += 1,
-            Ok(Published::Gone) => {}
-            Err(error) => tracing::warn!("pid {pid}: {error}"),
+        process.published = Some(Instant::now());
+        let kept = if process.is_wanted {
+            most_useful(&process.entries)
+        } else {
+            (&[][..]).into()
+        };
+        let published = match self.tables.publish(pid, &kept, &process.python) {
+            Ok(published) => published,
+            Err(error) => {
+                tracing::warn!("pid {pid}: {error}");
+                return;
+            }
+        };
+        if !published.is_target {
+            return;
+        }
+        let left_out = process.entries.len().saturating_sub(kept.len()) + published.left_out;
+        if process.is_wanted {
+            self.stats.mappings_refused = self.stats.mappings_refused.max(left_out as u64);
+        }
+        if published.has_slot {
+            process.retry_at = None;
+            self.without_slot.remove(&image);
+        } else {
+            let free_in = self.tables.next_free_slot_in();
+            if process.retry_at.is_some() || free_in.is_none() {
+                self.refused.slots.insert(pid);
+            }
+            process.retry_at = Some(Instant::now() + free_in.map_or(RETRY, |it| it + PIECE));
+            self.without_slot.insert(image);
+        }
+        if !published.has_layout {
+            self.refused.layouts.insert(pid);
         }
     }
 
-    /// The entry of a mapping of a file, whose rows are made if this file was not seen before.
-    fn entry_of(&mut self, pid: Pid, mapping: &Mapping) -> MappingEntry {
-        let mut entry = plain_entry(mapping);
-        if entry.kind == mapping_kind::PENDING {
-            entry.kind = mapping_kind::NO_ROWS;
-        }
-        let opened = match mapping.kind {
-            MappingKind::Vdso => None,
-            _ => match open_mapped(pid, mapping) {
-                Ok(opened) if mapping.may_hold_jit_code() && !opened.is_elf() => return entry,
-                Ok(opened) => Some(opened),
-                Err(error) => {
-                    tracing::debug!("no rows for a mapping of pid {pid}: {error}");
-                    return entry;
-                }
-            },
-        };
-        let known = match &opened {
-            Some(opened) => self.files.get(&opened.identity).cloned(),
-            None => self.vdso.clone(),
-        };
-        let rows = known.unwrap_or_else(|| {
-            let rows = match &opened {
-                Some(opened) => {
-                    let path = opened.display_path.to_string_lossy();
-                    self.make_rows(&opened.file, &path.escape_debug().to_string())
-                }
-                None => vdso_file()
-                    .ok()
-                    .and_then(|vdso| self.make_rows(&vdso.file, "[vdso]")),
-            };
-            if self.files.len() >= FILES_MAX {
-                // Files without any are found to be so once more, should they come again.
-                self.files.retain(|_, rows| rows.is_some());
-            }
-            match &opened {
-                Some(opened) => _ = self.files.insert(opened.identity, rows.clone()),
-                None => self.vdso = Some(rows.clone()),
-            }
-            rows
-        });
-        if let Some((table, segments)) = rows
-            && let Some(bias) = segments_bias(&segments, mapping.begin, mapping.file_offset)
-        {
-            entry.kind = mapping_kind::ROWS;
-            entry.bias = bias;
-            entry.page_base = table.page_base;
-            entry.page0 = table.page0;
-            entry.page_count = table.page_count;
-        }
-        entry
-    }
-
-    /// The rows of a file. `name` is for the log, and harmless.
-    fn make_rows(&mut self, file: &File, name: &str) -> FileRows {
-        let began = Instant::now();
-        // The file is hostile, and nothing of what the compiler uses outlives the call.
-        let compiled = catch_unwind(|| compile_file(file))
-            .unwrap_or_else(|_| {
-                tracing::warn!("cannot compile {name}");
-                Err(UnwindError::NoUnwindInformation)
+    /// Tries again to find slots for those that have none.
+    fn retry_without_slot(&mut self) {
+        let now = Instant::now();
+        let due: Vec<ImageId> = self
+            .without_slot
+            .iter()
+            .copied()
+            .filter(|image| {
+                let process = self.processes.get(image);
+                process.is_none_or(|it| it.retry_at.is_none_or(|at| now >= at))
             })
-            .inspect_err(|error| tracing::debug!("no rows for {name}: {error}"))
-            .ok();
-        let rows = compiled.and_then(|compiled| {
-            let loaded = self.tables.load(&compiled.table);
-            if let Err(error) = &loaded {
-                if !std::mem::replace(&mut self.is_full, true) {
-                    tracing::warn!("no room for the unwind rows of {name}: {error}");
-                }
-                self.stats.mappings_refused += 1;
-            }
-            let stats = &compiled.table.stats;
-            let dropped = stats.dropped_rows + stats.dropped_rules;
-            if dropped > 0 {
-                tracing::debug!("{name}: {dropped} rows are past the limits and were left out");
-                self.stats.mappings_refused += 1;
-            }
-            let code = compiled.segments.iter().filter(|it| it.executable);
-            self.stats.text_bytes += code.map(|segment| segment.file_bytes).sum::<u64>();
-            let count = compiled.table.rows.len();
-            tracing::debug!("{name}: {count} rows in {:?}", began.elapsed());
-            Some((loaded.ok()?, compiled.segments))
-        });
-        self.stats.files += u64::from(rows.is_some());
-        self.stats.build_time += began.elapsed();
-        rows
+            .collect();
+        for image in due {
+            self.without_slot.remove(&image);
+            self.publish(image);
+        }
     }
 
-    /// Goes on where the kernel side stopped.
-    fn finish(&mut self, mut walk: UnfinishedWalk) -> UnwoundStack {
-        let stack = &mut walk.stack;
-        let Some(process) = self.processes.get_mut(&stack.image) else {
-            return walk.into_stack();
+    /// Goes on where the kernel side stopped, at once or when the rows are there that it takes.
+    fn finish_or_park(&mut self, walk: Box<UnfinishedWalk>) {
+        self.want(walk.stack.image);
+        if let Some(walk) = self.finish(walk)
+            && let Some(given_up) = self.parked.add(walk)
+        {
+            self.send(given_up.into_stack());
+        }
+    }
+
+    /// Finishes a walk, or gives it back if it needs rows that are being made.
+    fn finish(&mut self, mut walk: Box<UnfinishedWalk>) -> Option<Box<UnfinishedWalk>> {
+        let image = walk.stack.image;
+        self.open_memory(walk.stack.pid, image);
+        if let Some(process) = self.processes.get(&image) {
+            let mut is_pending = false;
+            let tables = &self.tables;
+            let look_up = |address| {
+                let found = process.look_up(tables, address);
+                is_pending |= matches!(found, RuleLookup::NotYet);
+                found
+            };
+            let words = walk.native.len();
+            walk.stack.end = finish(&walk.copy, &mut walk.native, look_up, trampoline_rule);
+            if is_pending && self.is_to_come(process) {
+                walk.native.truncate(words);
+                return Some(walk);
+            }
+        }
+        self.send(walk.into_stack());
+        None
+    }
+
+    /// More will be known of a program's mappings.
+    fn is_to_come(&self, process: &Process) -> bool {
+        let has_time = || self.schedule.has_time(process.pid, self.began.elapsed());
+        !self.is_ending() && (process.has_to_open() || process.is_waiting() && has_time())
+    }
+
+    /// The handle is of the program's memory, not of the process's: another one after an `exec`.
+    fn open_memory(&mut self, pid: Pid, image: ImageId) {
+        let is_current = self.shared.is_current(pid, image);
+        let Some(process) = self.processes.get_mut(&image) else {
+            return;
         };
-        // The handle is of the program's memory, not of the process's: another one after an `exec`.
-        if process.memory.is_none() && self.shared.is_current(stack.pid, stack.image) {
-            process.memory = File::open(format!("{}/mem", proc_folder(stack.pid))).ok();
+        if process.memory.is_some() || !is_current {
+            return;
         }
-        let (entries, memory, tables) = (&process.entries, &process.memory, &self.tables);
-        let look_up = |address: CodeAddress| look_up(entries, memory.as_ref(), tables, address);
-        stack.end = finish(&walk.copy, &mut walk.native, look_up, trampoline_rule);
-        walk.into_stack()
-    }
-}
-
-/// What can be said of a mapping without opening its file.
-fn plain_entry(mapping: &Mapping) -> MappingEntry {
-    let kind = match mapping.kind {
-        _ if mapping.may_hold_jit_code() => mapping_kind::ANONYMOUS,
-        MappingKind::File { .. } | MappingKind::Vdso => mapping_kind::PENDING,
-        MappingKind::Anonymous => mapping_kind::ANONYMOUS,
-        MappingKind::Special => mapping_kind::NO_ROWS,
-    };
-    MappingEntry {
-        begin: mapping.begin.0,
-        end: mapping.end.0,
-        kind,
-        ..MappingEntry::default()
-    }
-}
-
-/// What is known of the code at an address.
-fn look_up(
-    entries: &[MappingEntry],
-    memory: Option<&File>,
-    tables: &UnwindTables,
-    address: CodeAddress,
-) -> RuleLookup {
-    let at = address.lookup();
-    let index = entries.partition_point(|entry| entry.begin <= at.0);
-    let Some(entry) = index
-        .checked_sub(1)
-        .and_then(|index| entries.get(index))
-        .filter(|entry| at.0 < entry.end)
-    else {
-        return RuleLookup::NoMapping;
-    };
-    match entry.kind {
-        mapping_kind::ROWS => tables
-            .rule_at(entry, at)
-            .map_or(RuleLookup::NoRule, RuleLookup::Rule),
-        mapping_kind::ANONYMOUS => {
-            let (CodeAddress::Leaf(ip) | CodeAddress::Caller(ip)) = address;
-            RuleLookup::Anonymous(code_around(memory, ip))
+        process.memory = File::open(format!("{}/mem", proc_folder(pid))).ok();
+        self.memory_open += 1;
+        if self.memory_open > MEMORY_MAX {
+            self.memory_open = 1;
+            let others = self.processes.iter_mut().filter(|(it, _)| **it != image);
+            for (_, process) in others {
+                process.memory = None;
+            }
         }
-        mapping_kind::PENDING => RuleLookup::NotYet,
-        _ => RuleLookup::NoRule,
     }
-}
 
-/// Code around an instruction pointer, zeros where it cannot be read.
-fn code_around(memory: Option<&File>, ip: Avma) -> CodeBytes {
-    let mut bytes = CodeBytes::default();
-    if let Some(memory) = memory {
-        let (before, after) = bytes.split_at_mut(CODE_BEFORE);
-        // The part before may lie in front of the mapping: the first trampoline stands at its very beginning.
-        let in_page = (ip.0 % PAGE_BYTES) as usize;
-        let before = &mut before[CODE_BEFORE.saturating_sub(in_page)..];
-        let _ = memory.read_exact_at(before, ip.0.wrapping_sub(before.len() as u64));
-        let _ = memory.read_exact_at(after, ip.0);
+    /// Tries walks again whose program has got more rows.
+    fn retry_walks(&mut self) {
+        if self.parked.is_empty() {
+            return;
+        }
+        for image in self.parked.images() {
+            let Some(process) = self.processes.get(&image) else {
+                self.give_up_walks(image);
+                continue;
+            };
+            let is_recent = process.tried.is_some_and(|at| at.elapsed() < TRY_EVERY);
+            if is_recent && self.is_to_come(process) {
+                continue;
+            }
+            if let Some(process) = self.processes.get_mut(&image) {
+                process.tried = Some(Instant::now());
+            }
+            for walk in self.parked.take(image) {
+                if let Some(walk) = self.finish(walk) {
+                    // There was room for it a moment ago.
+                    let _ = self.parked.add(walk);
+                }
+            }
+        }
     }
-    bytes
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// The walks of a program count as far as they got.
+    fn give_up_walks(&mut self, image: ImageId) {
+        for mut walk in self.parked.take(image) {
+            if let Some(process) = self.processes.get(&image) {
+                let look_up = |address| process.look_up(&self.tables, address);
+                walk.stack.end = finish(&walk.copy, &mut walk.native, look_up, trampoline_rule);
+            }
+            self.send(walk.into_stack());
+        }
+    }
 
-    #[test]
-    fn code_at_the_beginning_of_its_mapping_is_read() {
-        use std::io::Write as _;
-        // A file stands for the process's memory; in front of it there is nothing at all.
-        let mut memory = tempfile::tempfile().unwrap();
-        memory.write_all(&[0xcc; 64]).unwrap();
-        let bytes = code_around(Some(&memory), Avma(5));
-        assert_eq!(bytes[CODE_BEFORE - 5..CODE_BEFORE + 8], [0xcc; 13]);
-        assert!(bytes[..CODE_BEFORE - 5].iter().all(|&byte| byte == 0));
+    fn send(&self, stack: UnwoundStack) {
+        // Nobody listens any more: the recording is over.
+        let _ = self.results.send(stack);
+    }
+
+    fn forget(&mut self, image: ImageId) {
+        self.give_up_walks(image);
+        self.changed.remove(&image);
+        self.without_slot.remove(&image);
+        if let Some(process) = self.processes.remove(&image) {
+            self.memory_open -= usize::from(process.memory.is_some() && self.memory_open > 0);
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.shared.is_ending.load(Ordering::Relaxed)
     }
 }

@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use super::eh_frame;
 use super::elf::{ElfView, Segment, bias, code_at};
 use super::entries::Function;
+use super::interrupt::Interrupt;
 use super::rule::UNSUPPORTED;
 use super::{CompileStats, LoopPart, UnwindError};
 use crate::model::{Avma, FileOffset, Svma};
@@ -106,16 +107,28 @@ impl CompiledElf {
 ///
 /// The bytes must begin at an address that 8 divides, as those of a `Vec` or of a mapping do.
 pub fn compile(elf_bytes: &[u8]) -> Result<CompiledElf, UnwindError> {
-    compile_from(elf_bytes)
+    compile_from(elf_bytes, &|| false)
 }
 
 /// Compiles a file, of which only headers and unwind information are read: a large library costs no more memory than
 /// its tables, and a file that is cut short meanwhile gives an error, where a mapping of it would end the process.
 pub fn compile_file(file: &File) -> Result<CompiledElf, UnwindError> {
-    compile_from(&ReadCache::new(file))
+    compile_file_until(file, &|| false)
 }
 
-fn compile_from<'a, R: ReadRef<'a>>(data: R) -> Result<CompiledElf, UnwindError> {
+/// [`compile_file`], which ends early with [`UnwindError::Interrupted`] once `is_over` says so.
+pub(crate) fn compile_file_until(
+    file: &File,
+    is_over: &dyn Fn() -> bool,
+) -> Result<CompiledElf, UnwindError> {
+    compile_from(&ReadCache::new(file), is_over)
+}
+
+fn compile_from<'a, R: ReadRef<'a>>(
+    data: R,
+    is_over: &dyn Fn() -> bool,
+) -> Result<CompiledElf, UnwindError> {
+    let interrupt = Interrupt::new(is_over);
     let elf = ElfView::parse(data)?;
     let mut stats = CompileStats::default();
     let mut builder = Builder::default();
@@ -126,7 +139,11 @@ fn compile_from<'a, R: ReadRef<'a>>(data: R) -> Result<CompiledElf, UnwindError>
         None => Vec::new(),
     };
     let put = |at, rule| builder.put(at, rule);
-    let evaluation_loop = eh_frame::rules(&elf, &loop_parts, &mut stats, put)?;
+    let evaluation_loop = eh_frame::rules(&elf, &loop_parts, &interrupt, &mut stats, put);
+    if interrupt.happened() {
+        return Err(UnwindError::Interrupted);
+    }
+    let evaluation_loop = evaluation_loop?;
     Ok(CompiledElf {
         segments: elf.segments,
         table: builder.finish(stats),

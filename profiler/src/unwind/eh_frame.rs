@@ -12,6 +12,7 @@ use profiler_common::unwind_row::{UnwindRule, cfa, rule_flags};
 use super::c_library::CLibrary;
 use super::elf::{ElfView, Plt, Section};
 use super::entries::{Function, SectionKind, SharedEntries, functions};
+use super::interrupt::Interrupt;
 use super::plt::Stubs;
 use super::read_code::read_code;
 use super::rule::{Reader, Storage, Translator, UNSUPPORTED};
@@ -40,6 +41,7 @@ pub(super) const NONE: UnwindRule = UnwindRule {
 pub(super) fn rules(
     elf: &ElfView<'_>,
     loop_parts: &dyn Fn(&[Function]) -> Vec<LoopPart>,
+    interrupt: &Interrupt<'_>,
     stats: &mut CompileStats,
     mut put: impl FnMut(u64, UnwindRule),
 ) -> Result<Vec<LoopPart>, UnwindError> {
@@ -57,6 +59,7 @@ pub(super) fn rules(
             plt: &elf.plt,
             library: elf.c_library.as_ref(),
             loop_parts,
+            interrupt,
         };
         if let Some(loop_parts) = walk.run(stats, &mut put) {
             return Ok(loop_parts);
@@ -75,6 +78,7 @@ pub(super) fn rules(
             plt: &elf.plt,
             library: elf.c_library.as_ref(),
             loop_parts,
+            interrupt,
         };
         if let Some(loop_parts) = walk.run(stats, &mut put) {
             return Ok(loop_parts);
@@ -131,6 +135,7 @@ struct Walk<'a, 'e, S> {
     plt: &'e [Plt],
     library: Option<&'e CLibrary<'a>>,
     loop_parts: &'e dyn Fn(&[Function]) -> Vec<LoopPart>,
+    interrupt: &'e Interrupt<'e>,
 }
 
 impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
@@ -141,7 +146,7 @@ impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
         put: &mut impl FnMut(u64, UnwindRule),
     ) -> Option<Vec<LoopPart>> {
         let mut shared = SharedEntries::new(&self.section, self.data, &self.bases);
-        let found = functions(self.kind, self.data, &mut shared, self.code);
+        let found = functions(self.kind, self.data, &mut shared, self.code, self.interrupt);
         stats.malformed_entries = stats.malformed_entries.saturating_add(found.malformed);
         if found.sorted.is_empty() {
             return None;
@@ -159,6 +164,9 @@ impl<'a, S: UnwindSection<Reader<'a>>> Walk<'a, '_, S> {
         let mut described_until = 0;
         let mut functions = found.sorted.iter().peekable();
         while let Some(&function) = functions.next() {
+            if self.interrupt.step() {
+                break;
+            }
             while functions
                 .next_if(|next| next.begin == function.begin)
                 .is_some()
@@ -205,7 +213,12 @@ impl<'a, S: UnwindSection<Reader<'a>>> RowReader<'a, '_, '_, S> {
         stats: &mut CompileStats,
         put: &mut impl FnMut(u64, UnwindRule),
     ) {
-        let Walk { section, bases, .. } = self.walk;
+        let Walk {
+            section,
+            bases,
+            interrupt,
+            ..
+        } = self.walk;
         let mut next = function.begin;
         let complete = self.shared.function(function.offset).and_then(|entry| {
             let shared = entry.cie();
@@ -217,7 +230,7 @@ impl<'a, S: UnwindSection<Reader<'a>>> RowReader<'a, '_, '_, S> {
                 if begin >= function.end {
                     break;
                 }
-                if stats.rows_read >= ROWS_MAX {
+                if stats.rows_read >= ROWS_MAX || interrupt.step() {
                     return None;
                 }
                 // Rows without any byte are overwritten by the next one.

@@ -6,7 +6,7 @@ use gimli::{
     BaseAddresses, CommonInformationEntry, FrameDescriptionEntry, UnwindOffset, UnwindSection,
 };
 
-use super::rule::Reader;
+use super::{interrupt::Interrupt, rule::Reader};
 
 /// Most functions of one file, 24 bytes each. The largest libraries in use have some 600,000.
 const FUNCTIONS_MAX: usize = 2 << 20;
@@ -133,10 +133,11 @@ pub(super) fn functions<'a, S: UnwindSection<Reader<'a>>>(
     data: &'a [u8],
     shared: &mut SharedEntries<'a, '_, S>,
     code: &[Range<u64>],
+    interrupt: &Interrupt<'_>,
 ) -> Functions {
     let mut found = Functions::default();
     let mut offset = 0;
-    while offset < data.len() && found.sorted.len() < FUNCTIONS_MAX {
+    while offset < data.len() && found.sorted.len() < FUNCTIONS_MAX && !interrupt.step() {
         let Some(prefix) = Prefix::read(data, offset) else {
             found.malformed += 1;
             break;

@@ -35,4 +35,7 @@ pub enum UnwindError {
     /// Neither `.eh_frame` nor `.debug_frame` describes any code.
     #[error("the ELF file has no unwind information")]
     NoUnwindInformation,
+    /// There was no time to read all of it.
+    #[error("the ELF file takes too long to read")]
+    Interrupted,
 }

@@ -170,6 +170,7 @@ fn rules_of_a_part_are_marked_and_those_around_it_are_not() {
             assert_eq!(functions.len(), 3);
             vec![second]
         },
+        &crate::unwind::interrupt::Interrupt::new(&|| false),
         &mut CompileStats::default(),
         |at, rule| rows.push((at - CODE, rule.flags)),
     );

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod builder_process;
 mod builder_thread;
 mod c_library;
 mod compact;
@@ -25,10 +26,15 @@ mod error;
 mod eval_loop;
 mod expression;
 mod finish;
+mod interrupt;
+mod makers;
 mod merge;
+mod parked;
 mod plt;
+mod queue;
 mod read_code;
 mod rule;
+mod schedule;
 mod slots;
 mod stats;
 mod symbol_table;
@@ -37,7 +43,8 @@ mod table;
 mod testing;
 
 pub(crate) use builder::THREAD_NAME;
-pub use builder::{BuilderStats, KnownInterpreter, TableBuilder, UnfinishedWalk};
+pub use builder::{BuilderStats, FullTables, KnownInterpreter, TableBuilder, UnfinishedWalk};
+pub(crate) use compact::compile_file_until;
 pub use compact::{CompactPage, CompactRow, CompactTable, CompiledElf, compile, compile_file};
 pub use elf::Segment;
 pub(crate) use elf::bias as segments_bias;
@@ -46,4 +53,4 @@ pub use eval_loop::{LoopEvidence, LoopPart};
 pub use finish::{CODE_BEFORE, CodeBytes, Registers, RuleLookup, finish, trampoline_rule};
 pub use merge::merge;
 pub use stats::CompileStats;
-pub use table::{LoadedTable, Published, UnwindTables};
+pub use table::{FullTable, LoadedTable, Published, UnwindTables};

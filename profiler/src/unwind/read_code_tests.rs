@@ -163,9 +163,15 @@ fn what_is_read_is_what_a_library_says_of_itself() {
         c_library: None,
         ..crate::unwind::elf::ElfView::parse(&*data).unwrap()
     };
-    crate::unwind::eh_frame::rules(&library_less, &|_| Vec::new(), &mut stats, |at, rule| {
-        described.push((at, rule));
-    })
+    crate::unwind::eh_frame::rules(
+        &library_less,
+        &|_| Vec::new(),
+        &crate::unwind::interrupt::Interrupt::new(&|| false),
+        &mut stats,
+        |at, rule| {
+            described.push((at, rule));
+        },
+    )
     .unwrap();
     let (mut same, mut other) = (0_u32, Vec::new());
     for (at, rule) in read

@@ -8,12 +8,13 @@ use std::{
     cmp::Reverse,
     hash::{Hash as _, Hasher as _},
     io,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use aya::maps::MapError;
 
 use profiler_common::python::{PythonLayout, ThreadKey, ThreadState};
+use profiler_common::target::{LAYOUT_NONE, TargetTables};
 use profiler_common::unwind_row::{
     CHUNK_ROWS, MAPPINGS_MAX, MappingEntry, NO_MAPPING, PAGE_BYTES, PAGE_SHIFT, Page,
     ProcessMappings, RULE_BITS, RULE_NONE, SLOT_EMPTY, UnwindRule, mapping_kind, row,
@@ -44,6 +45,7 @@ pub struct UnwindTables {
     next_page: usize,
     rules: FxHashMap<UnwindRule, u32>,
     slots: Slots,
+    layouts: Slots,
     generation: u32,
     scratch: Vec<u32>,
     /// The list being written; 20 KiB.
@@ -64,6 +66,7 @@ impl UnwindTables {
     /// Empty tables over these maps.
     pub fn new(maps: UnwindMaps) -> Self {
         let slots = Slots::new(maps.mappings.len() as u32);
+        let layouts = Slots::new(maps.layouts.len() as u32);
         // The empty slot needs no writing: zero bytes are mappings that end where they begin.
         // Rule 0 says "nothing is known": the zero bytes of a new map say the same.
         let rules = FxHashMap::from_iter([(UnwindRule::default(), RULE_NONE)]);
@@ -73,6 +76,7 @@ impl UnwindTables {
             next_page: 0,
             rules,
             slots,
+            layouts,
             generation: 1,
             scratch: Vec::new(),
             list: Box::new(ProcessMappings::EMPTY),
@@ -84,11 +88,18 @@ impl UnwindTables {
         self.next_row
     }
 
-    /// Writes a file's rows. An error says that a map is full: the file's code is then without rows.
-    pub fn load(&mut self, table: &CompactTable) -> io::Result<LoadedTable> {
+    /// Writes a file's rows. An error says which table is full: the file's code is then without rows.
+    pub fn load(&mut self, table: &CompactTable) -> Result<LoadedTable, FullTable> {
         let page_base = self.next_page;
-        let (rows_before, mut next_row) = (self.next_row, self.next_row);
+        if page_base + table.pages.len() > self.maps.pages.len() {
+            return Err(FullTable::Pages);
+        }
+        // Each rule is looked up once, and not for each of its rows.
+        let rules = table.rules.iter().map(|&rule| self.intern(rule));
+        let rules: Vec<u32> = rules.collect::<Result<_, _>>()?;
+        let mut next_row = self.next_row;
         let mut pages = Vec::with_capacity(table.pages.len());
+        let mut words = std::mem::take(&mut self.scratch);
         for page in &table.pages {
             if page.count == 0 {
                 pages.push(Page::default());
@@ -100,18 +111,15 @@ impl UnwindTables {
             if next_row % CHUNK_ROWS + count > CHUNK_ROWS {
                 next_row = next_row.next_multiple_of(CHUNK_ROWS);
             }
-            let mut words = std::mem::take(&mut self.scratch);
             words.clear();
-            for entry in rows {
-                let rule = table
-                    .rules
-                    .get(entry.rule as usize)
-                    .copied()
-                    .unwrap_or_default();
-                words.push(row(u32::from(entry.offset), self.intern(rule)?));
-            }
-            self.maps.rows.write(next_row, &words)?;
-            self.scratch = words;
+            words.extend(rows.iter().map(|entry| {
+                let rule = rules.get(entry.rule as usize).copied();
+                row(u32::from(entry.offset), rule.unwrap_or(RULE_NONE))
+            }));
+            self.maps
+                .rows
+                .write(next_row, &words)
+                .map_err(|_| FullTable::Rows)?;
             pages.push(Page {
                 chunk: (next_row / CHUNK_ROWS) as u16,
                 first: (next_row % CHUNK_ROWS) as u16,
@@ -120,8 +128,11 @@ impl UnwindTables {
             });
             next_row += count;
         }
-        debug_assert!(next_row >= rows_before, "rows are only added");
-        self.maps.pages.write(page_base, &pages)?;
+        self.scratch = words;
+        self.maps
+            .pages
+            .write(page_base, &pages)
+            .map_err(|_| FullTable::Pages)?;
         self.next_row = next_row;
         self.next_page += pages.len();
         Ok(LoadedTable {
@@ -132,22 +143,25 @@ impl UnwindTables {
     }
 
     /// The index of a rule, which is added when it is new.
-    fn intern(&mut self, rule: UnwindRule) -> io::Result<u32> {
+    fn intern(&mut self, rule: UnwindRule) -> Result<u32, FullTable> {
         if let Some(&index) = self.rules.get(&rule) {
             return Ok(index);
         }
         let index = self.rules.len();
-        self.maps.rules.write(index, &[rule])?;
+        self.maps
+            .rules
+            .write(index, &[rule])
+            .map_err(|_| FullTable::Rules)?;
         self.rules.insert(rule, index as u32);
         Ok(index as u32)
     }
 
-    /// Makes a process a target, of which no mappings are known yet. It must be seen to live afterwards, or be
+    /// Makes a process a target, of which nothing is known yet. It must be seen to live afterwards, or be
     /// [removed](Self::remove) again: the kernel side takes out only those that end later.
     pub fn admit(&mut self, pid: Pid) -> Result<(), KernelError> {
         self.maps
             .processes
-            .insert(pid.0, SLOT_EMPTY, 0)
+            .insert(pid.0, TargetTables::UNKNOWN, 0)
             .map_err(map_error)
     }
 
@@ -157,8 +171,8 @@ impl UnwindTables {
         let _ = self.maps.processes.remove(&pid.0);
     }
 
-    /// Makes a target's mappings known to the kernel side, in one step. `entries` are sorted by address and do not
-    /// overlap; those past the first [`MAPPINGS_MAX`] are left out.
+    /// Makes a target's mappings and its interpreter known to the kernel side, in one step. `entries` are sorted by address
+    /// and do not overlap; those past the first [`MAPPINGS_MAX`] are left out. Without any, the target has no slot.
     pub fn publish(
         &mut self,
         pid: Pid,
@@ -169,71 +183,100 @@ impl UnwindTables {
         let in_user_half = entries.partition_point(|entry| entry.begin < NO_MAPPING);
         let entries = &entries[..in_user_half];
         let kept = entries.len().min(MAPPINGS_MAX);
-        let slot = self.slot_with(&entries[..kept], python)?;
+        let slot = self.slot_with(&entries[..kept])?;
+        let layout = self.layout_with(python)?;
         // Not a process that has ended: its pid may be another's.
         let exists_flag = 2; // BPF_EXIST, include/uapi/linux/bpf.h
-        match self.maps.processes.insert(pid.0, slot, exists_flag) {
-            Ok(()) => {}
-            Err(error) if is_missing(&error) => return Ok(Published::Gone),
+        let tables = TargetTables::new(slot, layout);
+        let is_target = match self.maps.processes.insert(pid.0, tables, exists_flag) {
+            Ok(()) => true,
+            Err(error) if is_missing(&error) => false,
             Err(error) => return Err(map_error(error)),
-        }
-        Ok(match entries.len() - kept {
-            _ if slot == SLOT_EMPTY => Published::NoSlot,
-            left_out => Published::Done { left_out },
+        };
+        Ok(Published {
+            is_target,
+            left_out: entries.len() - kept,
+            has_slot: slot != SLOT_EMPTY || kept == 0,
+            has_layout: layout != LAYOUT_NONE || *python == PythonLayout::NONE,
         })
     }
 
+    /// Fewer slots than these are in use.
+    pub fn has_fewer_slots_than(&mut self, count: usize) -> bool {
+        if self.slots.taken() >= count && self.slots.may_ask(Instant::now()) {
+            self.reclaim();
+        }
+        self.slots.taken() < count
+    }
+
+    /// Where there was no free slot: in how long there may be one.
+    pub fn next_free_slot_in(&self) -> Option<Duration> {
+        self.slots.next_free_in(Instant::now())
+    }
+
     /// A slot with these mappings: one that has them, or a free one, or the empty one where there is none.
-    fn slot_with(
-        &mut self,
-        entries: &[MappingEntry],
-        python: &PythonLayout,
-    ) -> Result<u32, KernelError> {
+    fn slot_with(&mut self, entries: &[MappingEntry]) -> Result<u32, KernelError> {
         if entries.is_empty() {
             return Ok(SLOT_EMPTY);
         }
-        let hash = hash_of(entries, python);
+        let hash = hash_of(entries);
         if let Some(slot) = self.slots.with_content(hash)
-            && self.holds(slot, entries, python)
+            && self.holds(slot, entries)
         {
             self.slots.share(slot);
             return Ok(slot);
         }
-        if self.slots.run_short() {
+        if self.slots.run_short(Instant::now()) {
             self.reclaim();
         }
-        let mut slot = self.slots.take(hash);
-        if slot.is_none()
-            && let Some(rest) = self.slots.next_free_in(Instant::now())
-        {
-            std::thread::sleep(rest);
-            self.reclaim();
-            slot = self.slots.take(hash);
-        }
-        let Some(slot) = slot else {
+        let Some(slot) = self.slots.take(hash) else {
             return Ok(SLOT_EMPTY);
         };
         let list = &mut *self.list;
         list.count = entries.len() as u32;
         list.generation = self.generation;
-        list.python = *python;
         list.entries[..entries.len()].copy_from_slice(entries);
         list.entries[entries.len()..].fill(MappingEntry::UNUSED);
         self.generation += 1;
         self.maps
             .mappings
             .write(slot as usize, std::slice::from_ref(list))
-            .map_err(|source| KernelError::System {
-                call: "writing mappings",
-                source,
-            })?;
+            .map_err(write_error)?;
         Ok(slot)
     }
 
-    fn holds(&self, slot: u32, entries: &[MappingEntry], python: &PythonLayout) -> bool {
-        self.maps.mappings.read(slot as usize).is_some_and(|list| {
-            list.entries.get(..list.count as usize) == Some(entries) && list.python == *python
-        })
+    fn holds(&self, slot: u32, entries: &[MappingEntry]) -> bool {
+        self.maps
+            .mappings
+            .read(slot as usize)
+            .is_some_and(|list| list.entries.get(..list.count as usize) == Some(entries))
+    }
+
+    /// The place of a layout, as [`slot_with`](Self::slot_with) for mappings.
+    fn layout_with(&mut self, python: &PythonLayout) -> Result<u32, KernelError> {
+        if *python == PythonLayout::NONE {
+            return Ok(LAYOUT_NONE);
+        }
+        let mut hasher = FxHasher::default();
+        python.hash(&mut hasher);
+        let hash = hasher.finish();
+        if let Some(layout) = self.layouts.with_content(hash)
+            && self.maps.layouts.read(layout as usize) == Some(*python)
+        {
+            self.layouts.share(layout);
+            return Ok(layout);
+        }
+        if self.layouts.run_short(Instant::now()) {
+            self.reclaim();
+        }
+        let Some(layout) = self.layouts.take(hash) else {
+            return Ok(LAYOUT_NONE);
+        };
+        self.maps
+            .layouts
+            .write(layout as usize, std::slice::from_ref(python))
+            .map_err(write_error)?;
+        Ok(layout)
     }
 
     /// Says where the states of a process's threads are, so that the kernel side need not look for them. Where there is
@@ -252,15 +295,18 @@ impl UnwindTables {
         }
     }
 
-    /// Finds out which slots nobody has: two system calls for each target.
+    /// Finds out which slots and layouts nobody has: two system calls for each target.
     fn reclaim(&mut self) {
-        let used: FxHashSet<u32> = self
-            .maps
-            .processes
-            .iter()
-            .filter_map(|entry| Some(entry.ok()?.1))
-            .collect();
-        self.slots.reclaim(&used, Instant::now());
+        let began = Instant::now();
+        let (mut slots, mut layouts) = (FxHashSet::default(), FxHashSet::default());
+        for (_, tables) in self.maps.processes.iter().flatten() {
+            slots.insert(tables.slot());
+            layouts.insert(tables.layout());
+        }
+        let now = Instant::now();
+        let took = now.saturating_duration_since(began);
+        self.slots.reclaim(&slots, now, took);
+        self.layouts.reclaim(&layouts, now, took);
     }
 
     /// Forgets where the states of threads are.
@@ -305,18 +351,28 @@ impl UnwindTables {
     }
 }
 
-/// What became of a list of mappings.
+/// What became of a list of mappings and a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Published {
-    /// The kernel side has it, but for so many mappings that found no room.
-    Done {
-        /// How many.
-        left_out: usize,
-    },
-    /// All slots are in use: walks of this process are finished in user space.
-    NoSlot,
-    /// The process is no target any more.
-    Gone,
+pub struct Published {
+    /// The process is a target still.
+    pub is_target: bool,
+    /// So many mappings found no room in the list.
+    pub left_out: usize,
+    /// False: all slots are in use, and walks of this process are finished in user space.
+    pub has_slot: bool,
+    /// False: all places for layouts are in use, and no interpreter's frames are read of this process.
+    pub has_layout: bool,
+}
+
+/// A table in the kernel that has no room for the rows of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FullTable {
+    /// `ROWS`.
+    Rows,
+    /// `PAGES`.
+    Pages,
+    /// `RULES`.
+    Rules,
 }
 
 fn map_error(source: MapError) -> KernelError {
@@ -326,13 +382,19 @@ fn map_error(source: MapError) -> KernelError {
     }
 }
 
+fn write_error(source: io::Error) -> KernelError {
+    KernelError::System {
+        call: "writing mappings",
+        source,
+    }
+}
+
 fn is_missing(error: &MapError) -> bool {
     matches!(error, MapError::SyscallError(error) if error.io_error.kind() == io::ErrorKind::NotFound)
 }
 
-fn hash_of(entries: &[MappingEntry], python: &PythonLayout) -> u64 {
+fn hash_of(entries: &[MappingEntry]) -> u64 {
     let mut hasher = FxHasher::default();
-    python.hash(&mut hasher);
     for entry in entries {
         let MappingEntry {
             begin,

@@ -36,7 +36,6 @@ impl Targets {
             ended: EndedPrograms::default(),
             roots: BTreeMap::new(),
             dirty: BTreeSet::new(),
-            to_expel: Vec::new(),
             told: false,
             pace: Pace::default(),
             next_image: 1,
@@ -126,7 +125,7 @@ impl Targets {
         }
         if self.trees {
             // The kernel side must know the parents first.
-            stages.builder.settle(Duration::from_secs(1));
+            stages.builder.wait_until_taken(Duration::from_secs(1));
             self.attach_descendants(|targets, pid| targets.introduce_one(pid, stages));
         }
         self.select_newcomers(stages);
@@ -153,7 +152,7 @@ impl Targets {
             for pid in strangers {
                 if !self.selector.admits(pid) {
                     self.exited(pid, None, stages);
-                    self.expel(pid, stages);
+                    stages.builder.expel(pid);
                 }
             }
         }
@@ -177,11 +176,7 @@ impl Targets {
             return;
         };
         entry.introduce(stages.resolver);
-        if !stages.builder.admit(pid, entry.image) {
-            // Too much to do: it is found again when processes are looked for the next time.
-            self.followed.remove(&pid);
-            return;
-        }
+        stages.builder.admit(pid, entry.image);
         // What we launch will be something else before its first instruction of interest: no tables for ourselves.
         if !target.is_own_image() {
             entry.read_mappings(pid, stages.builder, stages.resolver);
