@@ -195,14 +195,12 @@ impl<'a> NameCase<'a> {
         let mut steps = match self.old_python() {
             Some(python) => vec![
                 format!(
-                    "`pyprof-bpf record --python-from perf-map -- {python} app.py`, without Python's -I, -E and -S, gives it"
+                    "`pyprof-bpf record --python-from perf-map -- {python} app.py` gives it some, without -I, -E and -S;"
                 ),
                 format!(
-                    "some, as does `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by"
+                    "or `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by `{python} -m pip`;"
                 ),
-                format!(
-                    "`{python} -m pip`, or `import pyprof_trampoline; pyprof_trampoline.activate()` in the program"
-                ),
+                "or, in the program, `import pyprof_trampoline; pyprof_trampoline.activate()`".to_owned(),
             ],
             None => vec![
                 "a perf map gives names: `python -X perf`, PYTHONPERFSUPPORT=1 (which -I and -E ignore),".to_owned(),

@@ -540,7 +540,7 @@ fn names_that_are_missing_have_their_reason() {
         ..good()
     };
     let said = text(unread.clone());
-    assert!(said.contains("10.0 % could not be read in time"), "{said}");
+    assert!(said.contains("10.0 % were not read in time"), "{said}");
     assert!(!said.contains("ended"), "{said}");
     let ended = Quality {
         unread: 0,

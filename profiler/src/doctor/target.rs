@@ -253,28 +253,29 @@ impl Patient {
         Check::ok(NAME, format!("its own for {}", words.join(", ")))
     }
 
+    /// Where the Python is that it does not run itself.
+    fn children_step(&self) -> Option<String> {
+        let children = self.python_children.iter().take(CHILDREN_SHOWN);
+        let pids: Vec<String> = children.map(ToString::to_string).collect();
+        let more = if self.python_children.len() > CHILDREN_SHOWN {
+            ", …"
+        } else {
+            ""
+        };
+        (!pids.is_empty()).then(|| {
+            let pids = pids.join(", ");
+            format!("processes that it started run Python (pid {pids}{more}): -s records them too")
+        })
+    }
+
     fn interpreter(&self) -> Check {
         const NAME: &str = "Python";
         let Some((major, minor)) = self.python.version else {
-            let children: Vec<String> = self
-                .python_children
-                .iter()
-                .take(CHILDREN_SHOWN)
-                .map(ToString::to_string)
-                .collect();
-            let more = self.python_children.len().saturating_sub(CHILDREN_SHOWN);
-            let more = if more > 0 { ", …" } else { "" };
             return Check::limited(
                 NAME,
                 "no CPython was found in it: native stacks only",
-                if children.is_empty() {
-                    "if it starts Python, -s records that too".to_owned()
-                } else {
-                    let pids = children.join(", ");
-                    format!(
-                        "processes that it started run Python (pid {pids}{more}): -s records them too"
-                    )
-                },
+                self.children_step()
+                    .unwrap_or_else(|| "if it starts Python, -s records that too".to_owned()),
             );
         };
         let file = self.python.interpreter_files.first();
@@ -310,7 +311,8 @@ impl Patient {
             FrameFacts::NotYet(reason) => Check::limited(
                 NAME,
                 format!("none to be read at this moment: {reason}"),
-                "a recording looks again and again",
+                self.children_step()
+                    .unwrap_or_else(|| "a recording looks again and again".to_owned()),
             ),
             FrameFacts::Refused(obstacle) => {
                 Check::limited(NAME, obstacle.reason.clone(), "see names")

@@ -88,6 +88,8 @@ pub fn perf_map_handle(target: &Target) -> Option<PathBuf> {
 struct Interpreter {
     version: Option<(u8, u8)>,
     files: Vec<String>,
+    /// Not all files were looked into: they have too many symbols.
+    is_incomplete: bool,
 }
 
 /// The process runs a Python: it has a libpython mapped, or a file with an interpreter in it, whatever that is called; or
@@ -120,11 +122,9 @@ pub fn runs_python(pid: Pid) -> io::Result<bool> {
     if new.is_empty() {
         return Ok(false);
     }
-    if find_interpreter(pid, Some(&program), &new)
-        .version
-        .is_some()
-    {
-        return Ok(true);
+    let found = find_interpreter(pid, Some(&program), &new);
+    if found.version.is_some() || found.is_incomplete {
+        return Ok(found.version.is_some());
     }
     let mut known = WITHOUT_PYTHON
         .lock()
@@ -186,7 +186,7 @@ fn find_interpreter(pid: Pid, program: Option<&Path>, mappings: &[Mapping]) -> I
     // The program first: all others come into question only for interpreters built into something larger.
     let (first, others): (Vec<_>, Vec<_>) =
         files.into_iter().partition(|(path, _)| is_program(path));
-    let mut budget = Budget(SEARCHED_BYTES_MAX);
+    let mut budget = Budget::new(SEARCHED_BYTES_MAX);
     for (path, mapping) in first.into_iter().chain(others).take(FILES_MAX) {
         if let Some(version) = version_of_file(pid, mapping, path, &mut budget) {
             found.version = Some(version);
@@ -194,6 +194,7 @@ fn find_interpreter(pid: Pid, program: Option<&Path>, mappings: &[Mapping]) -> I
             return found;
         }
     }
+    found.is_incomplete = budget.is_exceeded;
     found
 }
 
@@ -210,13 +211,25 @@ fn distinct_files(mappings: &[Mapping]) -> Vec<(&Path, &Mapping)> {
 }
 
 /// Bytes that may still be read.
-struct Budget(u64);
+struct Budget {
+    left: u64,
+    /// Something was not read.
+    is_exceeded: bool,
+}
 
 impl Budget {
+    const fn new(bytes: u64) -> Self {
+        Self {
+            left: bytes,
+            is_exceeded: false,
+        }
+    }
+
     /// False: so much is not left, and none of it is taken.
     fn take(&mut self, bytes: u64) -> bool {
-        let left = self.0.checked_sub(bytes);
-        self.0 = left.unwrap_or(self.0);
+        let left = self.left.checked_sub(bytes);
+        self.left = left.unwrap_or(self.left);
+        self.is_exceeded |= left.is_none();
         left.is_some()
     }
 }
@@ -239,7 +252,7 @@ fn version_of_file(
     let named_python = is_python_program(file_name(path).as_bytes());
     let version = version_in_file(&opened.file, named_python, budget);
     // Where the budget was spent, it may not have been looked at.
-    if budget.0 > 0 && known.len() < KNOWN_FILES_MAX {
+    if budget.left > 0 && known.len() < KNOWN_FILES_MAX {
         known.insert(opened.identity, version);
     }
     version.or(from_name)
@@ -255,7 +268,7 @@ pub(super) fn version_of_program(file: &File, name: &str) -> Option<(u8, u8)> {
     let library = strings
         .split(|&byte| byte == 0)
         .find_map(|text| version_in_library_name(std::str::from_utf8(text).ok()?));
-    let mut budget = Budget(SEARCHED_BYTES_MAX);
+    let mut budget = Budget::new(SEARCHED_BYTES_MAX);
     library.or_else(|| version_in_file(file, is_python_program(name.as_bytes()), &mut budget))
 }
 
@@ -283,7 +296,7 @@ fn version_in_file(file: &File, named_python: bool, budget: &mut Budget) -> Opti
     if !is_python {
         return None;
     }
-    let constants = elf.section_bytes(".rodata", CONSTANTS_BYTES_MAX.min(budget.0))?;
+    let constants = elf.section_bytes(".rodata", CONSTANTS_BYTES_MAX.min(budget.left))?;
     budget.take(constants.len() as u64);
     version_in_constants(&constants)
 }

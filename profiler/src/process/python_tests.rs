@@ -158,8 +158,9 @@ fn finds_the_version_of_every_interpreter_here() {
 #[test]
 fn a_program_of_another_name_is_recognised_by_its_symbols() {
     let Some((path, version)) = interpreters().into_iter().find(|(path, _)| {
-        let built_in =
-            |file: File| version_in_file(&file, false, &mut Budget(SEARCHED_BYTES_MAX)).is_some();
+        let built_in = |file: File| {
+            version_in_file(&file, false, &mut Budget::new(SEARCHED_BYTES_MAX)).is_some()
+        };
         File::open(path).is_ok_and(built_in)
     }) else {
         return eprintln!("skipped: no python with the interpreter inside here");
@@ -180,12 +181,16 @@ fn what_is_searched_of_a_processs_files_is_bounded_in_all() {
     let program = File::open(std::env::current_exe().expect("own path")).expect("open");
     let elf = ElfFile::parse(&program).expect("parses");
     let cost = elf.symbol_bytes(SymbolTable::Dynamic) + elf.symbol_bytes(SymbolTable::Full);
-    let mut budget = Budget(3 * cost);
+    let mut budget = Budget::new(3 * cost);
     for _ in 0..5 {
         assert_eq!(version_in_file(&program, false, &mut budget), None);
     }
-    assert!(cost > 0 && budget.0 < cost, "{} of {cost} left", budget.0);
-    assert!(!budget.take(u64::MAX) && budget.take(budget.0));
+    assert!(
+        cost > 0 && budget.left < cost,
+        "{} of {cost} left",
+        budget.left
+    );
+    assert!(!budget.take(u64::MAX) && budget.take(budget.left));
 }
 
 #[test]
@@ -260,7 +265,7 @@ proptest! {
     #[test]
     fn a_damaged_file_has_no_version_or_some_but_is_never_a_panic(damage in proptest::collection::vec((0_usize..12_000, any::<u8>()), 1..60), cut in 0_usize..20_000) {
         let file = crate::process::damaged_vdso(damage, cut);
-        let _ = version_in_file(&file, true, &mut Budget(1 << 20));
+        let _ = version_in_file(&file, true, &mut Budget::new(1 << 20));
     }
 
     #[test]

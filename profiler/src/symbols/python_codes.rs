@@ -207,9 +207,8 @@ impl PythonCodes {
     pub(super) fn look_up(&mut self, frame: PythonFrame) -> Lookup {
         let key = (frame.code, frame.identity);
         let Some(known) = self.codes.get(&key) else {
-            let may_come = self.outstanding.is_some()
-                || self.memory.is_none()
-                || self.allowance.left().is_zero();
+            // Not asked for yet, or not answered.
+            let may_come = self.memory.is_none() || !self.missed.contains_key(&key);
             return if may_come && self.waiting_frames < WAITING_MAX {
                 Lookup::Later
             } else {

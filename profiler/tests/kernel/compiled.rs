@@ -129,7 +129,7 @@ fn fixed_program(_: &Python) -> Verdict {
         recording.samples()
     );
     assert!(
-        recording.report.contains("is not a CPython process"),
+        recording.report.contains("no CPython was found in"),
         "{}",
         recording.report
     );

@@ -20,6 +20,7 @@ mod refusals;
 mod running;
 mod shares;
 mod stacks;
+mod states;
 mod stops;
 mod targets;
 mod trampolines;
@@ -77,6 +78,7 @@ fn trials() -> Vec<Trial> {
         // Where a process lives has nothing to do with its version.
         namespaces::TESTS,
         containers::TESTS,
+        states::TESTS,
         hostile::TESTS,
         hostile_names::TESTS,
         hotplug::TESTS,

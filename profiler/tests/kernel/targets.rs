@@ -93,7 +93,7 @@ fn not_python(_: &Python) -> Verdict {
     let recording = record(busy.pid(), &["-F", "999", "-d", "1"]);
     recording.assert_done(10);
     assert!(
-        recording.report.contains("is not a CPython process"),
+        recording.report.contains("no CPython was found in"),
         "{}",
         recording.report
     );

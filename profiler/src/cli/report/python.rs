@@ -43,7 +43,7 @@ pub(super) fn python_share(summary: &Summary, quality: &Quality) -> Option<Strin
     if quality.unread > 0 {
         let _ = write!(
             line,
-            "; {} could not be read in time: too many were new at once",
+            "; {} were not read in time",
             percent(quality.unread, frames)
         );
     }

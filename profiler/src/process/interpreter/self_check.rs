@@ -71,8 +71,8 @@ pub enum NotYet {
     /// A version that is not known, with too little on its threads to be sure of it.
     #[error("too little of its Python code runs to be sure of its version")]
     TooLittle,
-    /// The process has ended, or begun another program.
-    #[error("its memory is gone")]
+    /// The process has ended, or begun another program; or what is needed is not in memory now.
+    #[error("its memory cannot be read at this moment")]
     Gone,
 }
 
