@@ -14,6 +14,7 @@ mod follow;
 mod help;
 mod logging;
 mod man;
+mod missing_names;
 mod names;
 mod panics;
 mod record;

@@ -18,6 +18,7 @@ use self::{
     who::{cpu_time, how_long, named, rate, who},
 };
 use super::{
+    missing_names,
     settings::Destination,
     text::{counted, cpu_seconds, percent, seconds},
 };
@@ -132,6 +133,7 @@ pub(crate) fn notes(recording: &Recording) -> Vec<String> {
     lines.extend(lost(quality));
     lines.extend(summary.throttling.as_ref().map(throttled));
     lines.extend(python_share(summary, quality));
+    lines.extend(missing_names::native(quality));
     lines.extend(summary.cross_check.iter().flat_map(cross_check));
     lines.extend(name_advice(summary));
     lines.extend(summary.remarks.iter().map(remark));

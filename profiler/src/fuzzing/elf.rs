@@ -2,10 +2,10 @@
 //!
 //! Input: the file.
 
-use super::input::{empty_file, file_of};
+use super::input::file_of;
 use crate::{
     model::{Avma, FileOffset, Svma},
-    process::{ElfFile, SymbolTable},
+    process::{CopyOf, ElfFile, SymbolTable},
     unwind::{CompiledElf, compile, compile_file},
 };
 
@@ -52,11 +52,14 @@ pub fn elf(data: &[u8]) {
         parsed.segments().svma_of(FileOffset(0x1000)),
         parsed.read_at(Svma(0x1000), 16),
     );
-    let extract = empty_file();
-    if let Ok(bytes) = parsed.extract_symbols(true, &extract) {
-        let written = extract.metadata().expect("stat").len();
-        assert_eq!(bytes, written, "as many bytes as were said");
-        assert!(ElfFile::parse(&extract).is_ok(), "the copy is an ELF file");
+    for what in [CopyOf::Symbols, CopyOf::DebugInfo] {
+        if let Ok(copy) = parsed.copy_of(what) {
+            let mut bytes = Vec::new();
+            copy.write_to(&mut bytes).expect("memory takes it");
+            assert_eq!(bytes.len() as u64, copy.bytes(), "as many as were said");
+            let file = file_of(&bytes);
+            assert!(ElfFile::parse(&file).is_ok(), "the copy is an ELF file");
+        }
     }
 }
 

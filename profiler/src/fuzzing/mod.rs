@@ -12,6 +12,7 @@ mod output;
 mod perf_map;
 mod procfs;
 mod sample;
+mod symbol_process;
 mod symbols;
 #[cfg(test)]
 mod tests;
@@ -22,4 +23,5 @@ pub use output::output;
 pub use perf_map::perf_map;
 pub use procfs::procfs;
 pub use sample::sample;
-pub use symbols::symbols;
+pub use symbol_process::symbol_process;
+pub use symbols::{be_symbol_process, symbols};

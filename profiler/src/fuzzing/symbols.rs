@@ -1,31 +1,31 @@
-//! An ELF file as the symbolizer sees it: symbols copied out of it, then parsed by the library.
+//! An ELF file as the symbol process sees it: sections copied out of it, sent there, and parsed.
 //!
-//! Input: the file. A panic of the library is no failure: its thread catches them, and the file goes without names.
+//! Input: the file. That the process is lost over it is no failure: every place gets an answer all the same.
 
-use std::{
-    cell::RefCell,
-    panic,
-    path::Path,
-    sync::{Arc, Once},
-    thread,
-    time::Duration,
-};
+use std::{cell::RefCell, path::Path, sync::Arc, thread, time::Duration};
 
 use super::input::file_of;
 use crate::{
     model::{FileOffset, LocationId},
     process::{FileIdentity, MappedFile},
-    symbols::{Module, ModuleKind, NativeOptions, NativeSymbolizer, Place, Request, THREAD_NAME},
+    symbols::{
+        Module, ModuleKind, NativeOptions, NativeSymbolizer, Place, Request, SymbolProcess,
+    },
 };
 
 /// Places in a file that are asked for.
 const PLACES: u32 = 64;
 
+/// Files that one symbolizer sees: it keeps them open.
+const FILES_MAX: u32 = 64;
+
 thread_local! {
-    static SYMBOLIZER: RefCell<NativeSymbolizer> = {
-        tolerate_caught_panics();
-        NativeSymbolizer::start(NativeOptions::default()).expect("a thread").into()
-    };
+    static SYMBOLIZER: RefCell<Option<(NativeSymbolizer, u32)>> = const { RefCell::new(None) };
+}
+
+fn symbolizer() -> NativeSymbolizer {
+    let options = NativeOptions::default();
+    NativeSymbolizer::start(options, SymbolProcess::start()).expect("a thread")
 }
 
 /// Every place that is asked for gets an answer, with a frame in it.
@@ -43,7 +43,12 @@ pub fn symbols(data: &[u8]) {
         id: LocationId(number),
         place: Place::Module(Arc::clone(&module), FileOffset(u64::from(number) * step)),
     });
-    SYMBOLIZER.with_borrow(|symbolizer| {
+    SYMBOLIZER.with_borrow_mut(|known| {
+        if known.as_ref().is_none_or(|(_, files)| *files >= FILES_MAX) {
+            *known = None;
+        }
+        let (symbolizer, files) = known.get_or_insert_with(|| (symbolizer(), 0));
+        *files += 1;
         let refused = symbolizer.request(requests.collect());
         assert!(refused.is_empty(), "its queue is empty");
         let mut answered = 0;
@@ -52,20 +57,16 @@ pub fn symbols(data: &[u8]) {
                 assert!(!location.frames.is_empty());
                 answered += 1;
             }
+            assert!(!symbolizer.is_over(), "it waits for more");
             thread::sleep(Duration::from_micros(20));
         }
     });
 }
 
-/// libFuzzer's hook ends the process at any panic, caught or not.
-fn tolerate_caught_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let hook = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if thread::current().name() != Some(THREAD_NAME) {
-                hook(info);
-            }
-        }));
-    });
+/// This program as the symbol process, if it was called so: a fuzzer calls this before anything else.
+pub fn be_symbol_process() {
+    let word = std::env::args_os().nth(1).unwrap_or_default();
+    if crate::symbols::worker::run_if_called(&word).is_some() {
+        std::process::exit(0);
+    }
 }

@@ -44,6 +44,11 @@ fn corpus_of_elf_files_with_symbols() {
 }
 
 #[test]
+fn corpus_of_what_the_symbol_process_says() {
+    run("symbol_process", super::symbol_process);
+}
+
+#[test]
 fn corpus_of_names_in_outputs() {
     run("output", super::output);
 }

@@ -7,6 +7,8 @@ mod command_line;
 mod container;
 mod elf;
 mod elf_extract;
+#[cfg(test)]
+pub(crate) mod elf_testing;
 mod file;
 mod first_thread;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -46,7 +48,7 @@ pub use namesakes::{has_open, namesakes};
 pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
 pub use python::{inspect, perf_map_handle, runs_python};
-pub use select::{Cgroup, SelectError, Selector};
+pub use select::{Cgroup, PARTS, SelectError, Selector};
 pub use status::cpu_time_of;
 pub use target::{Target, TargetError, has_exited, perf_map_directory, stack_of};
 pub use tree::descendants_of;

@@ -1,7 +1,8 @@
 //! Which processes are to be recorded: those of given pids, all Pythons, those of a control group or a container.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -14,6 +15,13 @@ use super::{
     runs_python,
     status::Stat,
 };
+
+/// This program's first word where it runs as one of the parts beside a recording, which are no targets: what starts
+/// the process that parses symbols, and that process. Not for people.
+pub const PARTS: [&str; 2] = ["__keep-symbols", "__symbols"];
+
+/// Bytes of a command line that are looked at for that.
+const PATH_MAX: u64 = 4096 + 64;
 
 /// What chooses processes.
 #[derive(Clone, Debug)]
@@ -241,13 +249,30 @@ fn cgroups_of(pid: Pid) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// It lives, has memory of its own, and is not us.
+/// It lives, has memory of its own, and is neither us nor one of the processes that parse symbols for us.
 fn can_be_recorded(pid: Pid) -> bool {
     pid.0 != std::process::id()
-        && fs::read(format!("/proc/{pid}/stat"))
-            .ok()
-            .and_then(|text| Stat::parse(&text))
-            .is_some_and(|stat| !stat.is_kernel_thread() && !has_exited(pid, &stat))
+        && stat_of(pid).is_some_and(|stat| {
+            !stat.is_kernel_thread() && !has_exited(pid, &stat) && !is_ours(pid, stat.parent)
+        })
+}
+
+fn stat_of(pid: Pid) -> Option<Stat> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    Stat::parse(&text)
+}
+
+/// It is this program, called as one of the parts that run beside it: a child of this process, or of that child.
+fn is_ours(pid: Pid, parent: u32) -> bool {
+    let me = std::process::id();
+    let is_near = || parent == me || stat_of(Pid(parent)).is_some_and(|it| it.parent == me);
+    let mut words = Vec::new();
+    if let Ok(command_line) = fs::File::open(format!("/proc/{pid}/cmdline")) {
+        // What cannot be read is not ours.
+        let _ = command_line.take(PATH_MAX).read_to_end(&mut words);
+    }
+    let word = words.split(|&byte| byte == 0).nth(1).unwrap_or_default();
+    PARTS.iter().any(|part| part.as_bytes() == word) && is_near()
 }
 
 fn hidden(refused: usize) -> String {

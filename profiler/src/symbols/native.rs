@@ -21,7 +21,7 @@ use super::{
     locations::offset_frame,
     native_thread::{NativeOptions, Place, Request},
     symbol_file::{SymbolFile, separate_file},
-    worker::{Answer, Connection, Failure, Found, Image, PLACES_MAX, Part, SymbolProcess},
+    worker::{Answer, Connection, Failure, Found, FoundPlace, Image, PLACES_MAX, Part, SymbolProcess},
 };
 
 /// Bytes of symbols and debug information that the process keeps; past it, it begins anew.
@@ -232,10 +232,11 @@ impl Worker {
         match self.ask(file, &places, false) {
             Ok(found) => {
                 let state = &mut self.files[file];
-                let located = places.into_iter().zip(found).map(|(place, frames)| {
-                    let location = state.location(frames);
-                    let location = location.unwrap_or_else(|| {
-                        state.unnamed_place(place.1, ResolveMiss::NoSymbol)
+                let located = places.into_iter().zip(found).map(|(place, found)| {
+                    let start = found.start;
+                    let location = state.location(found.frames).unwrap_or_else(|| match start {
+                        Some(start) => state.unnamed_function(start),
+                        None => state.unnamed_place(place.1, ResolveMiss::NoSymbol),
                     });
                     (place, location)
                 });
@@ -276,8 +277,8 @@ impl Worker {
         match self.ask(file, &places, true) {
             Ok(found) => {
                 let state = &self.files[file];
-                let better = named.into_iter().zip(found).map(|(((id, _), known), frames)| {
-                    (id, state.location(frames).unwrap_or(known))
+                let better = named.into_iter().zip(found).map(|(((id, _), known), found)| {
+                    (id, state.location(found.frames).unwrap_or(known))
                 });
                 better.collect()
             }
@@ -300,7 +301,7 @@ impl Worker {
         file: usize,
         places: &[PlaceInFile],
         with_debug_info: bool,
-    ) -> Result<Vec<Vec<Found>>, Lost> {
+    ) -> Result<Vec<FoundPlace>, Lost> {
         let state = &self.files[file];
         let unreadable = Lost::Miss(ResolveMiss::FileUnreadable);
         let Some(symbols) = &state.symbols else {
@@ -418,10 +419,18 @@ impl FileState {
     /// `module+0xaddress`, by the file's own address where it has one: what `addr2line` and `objdump` take.
     fn unnamed_place(&self, at: FileOffset, miss: ResolveMiss) -> Location {
         let svma = self.symbols.as_ref().and_then(|it| it.svma_of(at));
-        let shown = svma.map_or(at.0, |svma| svma.0);
+        self.offset(svma.map_or(at.0, |svma| svma.0), miss)
+    }
+
+    /// The same for all addresses of a function whose beginning is known, but not its name.
+    fn unnamed_function(&self, start: u64) -> Location {
+        self.offset(start, ResolveMiss::NoSymbol)
+    }
+
+    fn offset(&self, at: u64, miss: ResolveMiss) -> Location {
         let module = &self.module;
         Location {
-            frames: vec![offset_frame(module.frame_kind(), &module.name, shown, miss)],
+            frames: vec![offset_frame(module.frame_kind(), &module.name, at, miss)],
         }
     }
 }

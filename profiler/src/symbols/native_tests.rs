@@ -5,6 +5,7 @@ use crate::{
     model::{FrameKind, Pid, ResolveMiss},
     process::{
         ElfFile, FileIdentity, MappedFile, Mapping, SymbolTable, file_name, open_mapped,
+        elf_testing::{TestSection, elf_of, symbol},
         read_executable_mappings,
     },
     symbols::ModuleKind,
@@ -40,7 +41,7 @@ fn own_module(address: u64) -> (Arc<Module>, FileOffset) {
 }
 
 fn resolve(options: NativeOptions, places: Vec<Place>) -> Vec<Location> {
-    let symbolizer = NativeSymbolizer::start(options).expect("starts");
+    let symbolizer = NativeSymbolizer::start(options, SymbolProcess::start()).expect("starts");
     let requests = places
         .into_iter()
         .zip(0..)
@@ -66,7 +67,7 @@ fn resolve_one(options: NativeOptions, module: &Arc<Module>, at: FileOffset) -> 
 
 const NAMES_ONLY: NativeOptions = NativeOptions { debug_bytes_max: 0 };
 const EVERYTHING: NativeOptions = NativeOptions {
-    debug_bytes_max: 1 << 30,
+    debug_bytes_max: 64 << 20,
 };
 
 #[inline(never)]
@@ -273,15 +274,12 @@ fn more_modules_than_are_kept_at_a_time_still_have_names() {
     let many: Vec<_> = (0..150)
         .map(|_| Arc::new(Module::vdso().expect("a vDSO")))
         .collect();
-    let mut worker = Worker::new(NAMES_ONLY, None);
+    let mut worker = Worker::new(NAMES_ONLY, None, SymbolProcess::start());
     let mut name = |module: &Arc<Module>, at| {
         let place = Place::Module(Arc::clone(module), at);
-        let (_, location) = worker
-            .answer(vec![Request {
-                id: LocationId(0),
-                place,
-            }])
-            .remove(0);
+        let id = LocationId(0);
+        assert!(worker.take(vec![Request { id, place }]).is_empty());
+        let (_, location) = worker.step().remove(0);
         location
             .frames
             .last()
@@ -298,7 +296,7 @@ fn more_modules_than_are_kept_at_a_time_still_have_names() {
 
 #[test]
 fn more_requests_than_there_is_room_for_come_back() {
-    let symbolizer = NativeSymbolizer::start(NAMES_ONLY).expect("starts");
+    let symbolizer = NativeSymbolizer::start(NAMES_ONLY, SymbolProcess::start()).expect("starts");
     let one = |id: usize| Request {
         id: LocationId(id as u32),
         place: Place::Kernel(0xffff_ffff_8100_0000),
@@ -323,4 +321,91 @@ fn kernel_addresses_have_names_or_a_reason() {
     let location = resolve(NAMES_ONLY, vec![Place::Kernel(0xffff_ffff_8100_0000)]).remove(0);
     assert_eq!(location.frames.len(), 1);
     assert_eq!(location.frames[0].kind, FrameKind::Kernel);
+}
+
+/// A library with one function, and debug information in which that many calls are nested in it, a byte each.
+fn nested_calls(depth: usize) -> Vec<u8> {
+    const TEXT: u64 = 0x40_0000;
+    let abbreviations = [
+        &[1, 0x11, 1, 0x11, 0x01, 0x12, 0x07, 0x03, 0x08, 0, 0][..],
+        &[2, 0x2e, 1, 0x11, 0x01, 0x12, 0x07, 0x03, 0x08, 0, 0],
+        &[3, 0x1d, 1, 0, 0, 0],
+    ]
+    .concat();
+    let range = [TEXT.to_le_bytes(), 0x1000_u64.to_le_bytes()].concat();
+    let mut unit = vec![4, 0, 0, 0, 0, 0, 8, 1];
+    unit.extend_from_slice(&range);
+    unit.extend_from_slice(b"cu\0\x02");
+    unit.extend_from_slice(&range);
+    unit.extend_from_slice(b"deep\0");
+    unit.extend(std::iter::repeat_n(3, depth));
+    unit.extend(std::iter::repeat_n(0, depth + 3));
+    let mut info = (unit.len() as u32).to_le_bytes().to_vec();
+    info.extend(unit);
+    let mut symbols = symbol(0, 0, 0, 0);
+    symbols.extend(symbol(1, 0, TEXT, 0x1000));
+    let mut table = TestSection::new(".symtab", object::elf::SHT_SYMTAB, symbols);
+    table.link = 2;
+    elf_of(
+        &[
+            table,
+            TestSection::new(".strtab", object::elf::SHT_STRTAB, *b"\0deep\0"),
+            TestSection::new(".debug_abbrev", object::elf::SHT_PROGBITS, abbreviations),
+            TestSection::new(".debug_info", object::elf::SHT_PROGBITS, info),
+        ],
+        Some((TEXT, 0x1000)),
+    )
+}
+
+/// The library that parses calls itself for each of them, until there is no more stack.
+#[test]
+fn a_file_that_ends_the_symbol_process_costs_its_inlined_calls_only() {
+    let file = tempfile::NamedTempFile::new().expect("temporary file");
+    let (honest, at) = own_module(a_function_with_a_name as *const () as u64);
+    for (depth, losses) in [(3, 0), (200_000, 1)] {
+        fs::write(file.path(), nested_calls(depth)).expect("write");
+        let deep = module(file.path(), ModuleKind::Library);
+        let options = NativeOptions::default();
+        let symbolizer = NativeSymbolizer::start(options, SymbolProcess::start()).expect("starts");
+        let places = [(Arc::clone(&deep), FileOffset(16)), (Arc::clone(&honest), at)];
+        let requests = places.into_iter().zip(0..).map(|((module, at), id)| Request {
+            id: LocationId(id),
+            place: Place::Module(module, at),
+        });
+        assert!(symbolizer.request(requests.collect()).is_empty());
+        let mut finished = symbolizer.finish(Duration::from_mins(1));
+        finished.answers.sort_by_key(|(id, _)| *id);
+        let name = |number: usize| {
+            let frames = &finished.answers[number].1.frames;
+            frames.last().map(|frame| (frame.name.to_string(), frame.miss))
+        };
+        assert_eq!(name(0), Some(("deep".to_owned(), None)), "{depth} calls");
+        let (honest, miss) = name(1).expect("a frame");
+        assert!(honest.ends_with("a_function_with_a_name"), "{honest}");
+        assert_eq!((miss, finished.losses), (None, losses), "{depth} calls");
+    }
+}
+
+#[test]
+fn names_that_nobody_can_look_up_say_so() {
+    let (module, at) = own_module(a_function_with_a_name as *const () as u64);
+    let mut worker = Worker::new(NAMES_ONLY, None, SymbolProcess::none());
+    let place = Place::Module(module, at);
+    let id = LocationId(0);
+    worker.take(vec![Request { id, place }]);
+    let (_, location) = worker.step().remove(0);
+    assert_eq!(location.frames[0].miss, Some(ResolveMiss::NoSymbolProcess));
+}
+
+#[test]
+fn places_for_which_there_is_no_time_say_so() {
+    let (module, at) = own_module(a_function_with_a_name as *const () as u64);
+    let mut worker = Worker::new(NAMES_ONLY, None, SymbolProcess::start());
+    let place = Place::Module(module, at);
+    let id = LocationId(0);
+    worker.take(vec![Request { id, place }]);
+    worker.hurry(Instant::now());
+    assert!(worker.is_over());
+    let (_, location) = worker.give_up().remove(0);
+    assert_eq!(location.frames[0].miss, Some(ResolveMiss::NotInTime));
 }

@@ -14,7 +14,7 @@ use object::{
 
 use super::{
     demangle::demangled,
-    protocol::{FRAMES_MAX, Found, Part},
+    protocol::{FRAMES_MAX, Found, FoundPlace, Part},
 };
 
 type Header = elf::FileHeader64<Endianness>;
@@ -44,8 +44,8 @@ impl<'b> SymbolFile<'b> {
         self.debug = sections.context();
     }
 
-    /// The frames at an address, innermost first; none where no symbol covers it.
-    pub(super) fn find(&self, at: u64, with_debug_info: bool) -> Vec<Found> {
+    /// What is known of an address.
+    pub(super) fn find(&self, at: u64, with_debug_info: bool) -> FoundPlace {
         let inlined = match &self.debug {
             Some(context) if with_debug_info => frames_of(context, at),
             _ => None,
@@ -55,7 +55,7 @@ impl<'b> SymbolFile<'b> {
             let name = tables.into_iter().flatten().find_map(|names| names.at(at))?;
             Some(demangled(&name))
         };
-        match inlined {
+        let frames = match inlined {
             Some(mut frames) => {
                 // The function itself may be described without a name, or only by its lines.
                 if let Some(outermost) = frames.last_mut()
@@ -67,6 +67,10 @@ impl<'b> SymbolFile<'b> {
                 frames
             }
             None => symbol().into_iter().map(named).collect(),
+        };
+        FoundPlace {
+            frames,
+            start: None,
         }
     }
 }
@@ -185,7 +189,8 @@ fn index_of(number: u16) -> object::SectionIndex {
 pub(super) struct DebugSections<'b>(Vec<(SectionId, Cow<'b, [u8]>)>);
 
 impl<'b> DebugSections<'b> {
-    /// Takes them out of an ELF file. Decompressing ends at `bytes_max`, however much a section says that it has.
+    /// Takes them out of an ELF file. Fails where decompressing gives more than a section
+    /// says that it has, or more than `bytes_max` in all.
     pub(super) fn read(image: &'b [u8], bytes_max: u64) -> Option<Self> {
         let header = Header::parse(image).ok()?;
         let endian = header.endian().ok()?;
@@ -203,7 +208,9 @@ impl<'b> DebugSections<'b> {
                 let compressed = section.sh_flags(endian) & u64::from(elf::SHF_COMPRESSED) != 0;
                 (id, if compressed { decompress(data, left)? } else { data.into() })
             } else if let Some(id) = old_id_of(name) {
-                (id, Cow::Owned(inflate(data.strip_prefix(b"ZLIB")?.get(8..)?, left)?))
+                let data = data.strip_prefix(b"ZLIB")?;
+                let stated = u64::from_be_bytes(*data.first_chunk()?);
+                (id, Cow::Owned(inflate(&data[8..], left.min(stated))?))
             } else {
                 continue;
             };
@@ -251,9 +258,11 @@ const USED: [SectionId; 10] = [
     SectionId::DebugRngLists,
 ];
 
-/// A section with a header that says how it is compressed (`Elf64_Chdr`).
+/// A section with a header that says how it is compressed, and what it has then (`Elf64_Chdr`).
 fn decompress(data: &[u8], bytes_max: u64) -> Option<Cow<'_, [u8]>> {
     let kind = u32::from_le_bytes(*data.first_chunk()?);
+    let stated = u64::from_le_bytes(*data.get(8..)?.first_chunk()?);
+    let bytes_max = bytes_max.min(stated);
     let content = data.get(24..)?;
     match kind {
         elf::ELFCOMPRESS_ZLIB => inflate(content, bytes_max).map(Cow::Owned),

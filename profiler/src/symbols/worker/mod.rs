@@ -15,6 +15,8 @@
 
 mod child;
 mod demangle;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod keeper;
 mod lookup;
 mod paced;
@@ -24,15 +26,15 @@ mod sandbox;
 
 use std::{ffi::CStr, process::ExitCode};
 
+use crate::process::PARTS;
+
 pub use parent::SymbolProcess;
 pub(super) use parent::{Connection, Failure, Image};
-pub(super) use protocol::{Answer, Found, PLACES_MAX, Part};
+pub(super) use protocol::{Answer, Found, FoundPlace, PLACES_MAX, Part};
 
-/// First word of the keeper's command line. Not for people.
-const KEEPER: &str = "__keep-symbols";
-
-/// First word of the symbol process's command line.
-const WORKER: &str = "__symbols";
+/// First words of the command lines of the keeper and of the symbol process. Not for people.
+const KEEPER: &str = PARTS[0];
+const WORKER: &str = PARTS[1];
 
 /// Names of the processes, at most 15 bytes.
 const KEEPER_NAME: &CStr = c"pyprof:keeper";
@@ -77,12 +79,5 @@ const fn tests_role() -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    #[test]
-    fn acts_as_what_it_is_called() {
-        if let Some(role) = std::env::var_os(super::tests_role()) {
-            super::run_if_called(&role);
-            std::process::exit(0);
-        }
-    }
-}
+#[path = "tests.rs"]
+mod tests;

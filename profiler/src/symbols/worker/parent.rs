@@ -43,6 +43,12 @@ impl SymbolProcess {
     pub fn start() -> Self {
         Self(Keeper::start())
     }
+
+    /// As where it could not be started.
+    #[cfg(test)]
+    pub(in crate::symbols) fn none() -> Self {
+        Self(Err(io::Error::from(io::ErrorKind::Unsupported)))
+    }
 }
 
 /// The process that starts the symbol process, and ends it.
@@ -184,6 +190,12 @@ impl Connection {
     /// Processes that ended before they should, or were ended because they took too much.
     pub(in crate::symbols) const fn stopped(&self) -> u64 {
         self.stopped
+    }
+
+    /// The process that runs.
+    #[cfg(test)]
+    pub(in crate::symbols) fn pid(&self) -> Option<Pid> {
+        self.running.as_ref().map(|running| running.pid)
     }
 
     /// CPU time of all symbol processes so far.

@@ -23,7 +23,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 16 << 10;
 pub(crate) const PLACE_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of one answer: as many as that makes, and lengths, lines and states.
-const ANSWER_BYTES_MAX: usize = PLACES_MAX * (PLACE_BYTES_MAX + FRAMES_MAX * 8 + 8);
+const ANSWER_BYTES_MAX: usize = PLACES_MAX * (PLACE_BYTES_MAX + FRAMES_MAX * 8 + 16);
 
 /// The first bytes from the process: it is ready, and locked in.
 pub(super) const GREETING: [u8; 8] = *b"symbols1";
@@ -32,6 +32,9 @@ const REQUEST_BYTES: usize = 16;
 
 /// Stands for a path that is not known.
 const NO_FILE: u16 = u16::MAX;
+
+/// Stands for a beginning that is not known.
+const NO_START: u64 = u64::MAX;
 
 /// Which copy of a file is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +81,20 @@ pub(crate) struct Found {
     pub(crate) line: Option<u32>,
 }
 
+/// What is known of one address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FoundPlace {
+    /// The frames, innermost first; none: no symbol covers it.
+    pub(crate) frames: Vec<Found>,
+    /// Where the function begins, if that is known of one that has no name.
+    pub(crate) start: Option<u64>,
+}
+
 /// What became of a request to look up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The frames of each place, innermost first; none: no symbol covers it.
-    Found(Vec<Vec<Found>>),
+    /// What is known of each address.
+    Found(Vec<FoundPlace>),
     /// The file is not one that can be parsed.
     Unusable,
 }
@@ -157,8 +169,9 @@ impl Answer {
                 bytes.push(0);
                 let places = &places[..places.len().min(PLACES_MAX)];
                 bytes.push(places.len() as u8);
-                for frames in places {
+                for FoundPlace { frames, start } in places {
                     put_frames(&mut bytes, frames);
+                    bytes.extend_from_slice(&start.unwrap_or(NO_START).to_le_bytes());
                 }
             }
         }
@@ -185,8 +198,13 @@ impl Answer {
                 if usize::from(byte(&mut rest)?) != places || places > PLACES_MAX {
                     return Err(malformed("an answer to another question"));
                 }
-                let frames = (0..places).map(|_| take_frames(&mut rest));
-                Self::Found(frames.collect::<io::Result<_>>()?)
+                let found = (0..places).map(|_| {
+                    let frames = take_frames(&mut rest)?;
+                    let start = u64::from_le_bytes(array(&mut rest)?);
+                    let start = (start != NO_START).then_some(start);
+                    Ok(FoundPlace { frames, start })
+                });
+                Self::Found(found.collect::<io::Result<_>>()?)
             }
             _ => return Err(malformed("an answer of no known kind")),
         };
