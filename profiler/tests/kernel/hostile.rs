@@ -10,7 +10,7 @@ use pyprof_bpf::{
     model::{Hz, Pid},
     process::Selector,
     profile::{Granularity, View, ViewFrame, ViewStack},
-    session::{self, Progress, PythonFrom, RecordSettings, Recording, Remark},
+    session::{self, Progress, PythonFrom, RecordSettings, Recording, Remark, SymbolProcess},
 };
 use tokio::sync::watch;
 
@@ -93,7 +93,7 @@ fn attack_by(python: &Python, way: &str, family: bool) -> Result<Attack, Skip> {
         .build()
         .unwrap();
     let (progress, _shown) = watch::channel(Progress::default());
-    let recording = session::record(settings, std::future::pending(), progress);
+    let recording = session::record(settings, SymbolProcess::start(), std::future::pending(), progress);
     let recording = runtime.block_on(recording).unwrap();
     let peak_kib = status_field(std::process::id(), "VmHWM").unwrap();
     Ok(Attack {

@@ -7,6 +7,7 @@ mod faults;
 mod harness;
 mod hostile;
 mod hostile_names;
+mod hostile_symbols;
 mod hotplug;
 mod launch;
 mod launch_old;
@@ -81,6 +82,7 @@ fn trials() -> Vec<Trial> {
         states::TESTS,
         hostile::TESTS,
         hostile_names::TESTS,
+        hostile_symbols::TESTS,
         hotplug::TESTS,
     ]
     .concat();
