@@ -8,9 +8,7 @@ use super::input::file_of;
 use crate::{
     model::{FileOffset, LocationId},
     process::{FileIdentity, MappedFile},
-    symbols::{
-        Module, ModuleKind, NativeOptions, NativeSymbolizer, Place, Request, SymbolProcess,
-    },
+    symbols::{Module, ModuleKind, NativeOptions, NativeSymbolizer, Place, Request, SymbolProcess},
 };
 
 /// Places in a file that are asked for.

@@ -121,14 +121,19 @@ impl ElfFile<'_> {
         let (mut at, mut contents) = (HEADER_BYTES, Vec::new());
         for (number, (name, section)) in self.sections_to_copy(what).enumerate() {
             let begin = at.next_multiple_of(8);
-            let end = begin.checked_add(section.size).filter(|&end| end <= COPY_BYTES_MAX);
+            let end = begin
+                .checked_add(section.size)
+                .filter(|&end| end <= COPY_BYTES_MAX);
             let Some(end) = end else {
                 if what == CopyOf::Symbols && number >= NEEDED {
                     continue;
                 }
                 return Err(io::Error::from(io::ErrorKind::FileTooLarge));
             };
-            let index = self.sections.iter().position(|it| std::ptr::eq(it, section));
+            let index = self
+                .sections
+                .iter()
+                .position(|it| std::ptr::eq(it, section));
             let Some(slot) = index.and_then(|index| copied.get_mut(index)) else {
                 continue;
             };

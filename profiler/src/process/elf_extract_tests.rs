@@ -74,7 +74,7 @@ fn nothing_that_leads_to_another_file_is_copied() {
         ".dynamic",
         ".note.gnu.build-id",
     ];
-    for kind in [SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, object::elf::SHT_DYNSYM] {
+    for kind in [SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, elf::SHT_DYNSYM] {
         let mut sections: Vec<_> = links
             .iter()
             .map(|name| TestSection::new(name, kind, *b"/etc/shadow\0"))
@@ -88,7 +88,11 @@ fn nothing_that_leads_to_another_file_is_copied() {
         for what in [CopyOf::Symbols, CopyOf::DebugInfo] {
             let whole = ElfFile::parse(&file).expect("parses");
             let mut bytes = Vec::new();
-            whole.copy_of(what).expect("copies").write_to(&mut bytes).expect("memory");
+            whole
+                .copy_of(what)
+                .expect("copies")
+                .write_to(&mut bytes)
+                .expect("memory");
             let has = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
             assert!(!has(b"shadow"), "{what:?} of kind {kind}");
             for link in links {
@@ -113,7 +117,11 @@ fn of_sections_with_one_name_the_first_is_copied_and_keeps_its_number() {
     let copy = copied(&file, CopyOf::Symbols);
     let copy = ElfFile::parse(&copy).expect("parses");
     let [found] = copy.symbols(SymbolTable::Full, ["first"]);
-    assert_eq!(found.map(|at| at.0), Some(0x1000), "whatever kind it claims");
+    assert_eq!(
+        found.map(|at| at.0),
+        Some(0x1000),
+        "whatever kind it claims"
+    );
     let kept = &copy.sections[1];
     assert_eq!(
         (kept.kind, kept.address, kept.size),

@@ -45,7 +45,11 @@ pub(crate) fn elf_of(sections: &[TestSection], segment: Option<(u64, u64)>) -> V
             &section.content
         };
         bytes.extend_from_slice(content);
-        let entry_size: u64 = if section.kind == object::elf::SHT_SYMTAB { 24 } else { 0 };
+        let entry_size: u64 = if section.kind == object::elf::SHT_SYMTAB {
+            24
+        } else {
+            0
+        };
         headers.extend_from_slice(&name.to_le_bytes());
         headers.extend_from_slice(&section.kind.to_le_bytes());
         for number in [section.flags, section.address, offset, content.len() as u64] {

@@ -12,10 +12,10 @@ mod summary;
 mod targets;
 mod unmet;
 
+pub use crate::symbols::{SymbolProcess, worker::run_if_called as run_symbol_process};
 pub use error::SessionError;
 pub use record::record;
 pub use settings::{PythonFrom, RecordSettings};
-pub use crate::symbols::{SymbolProcess, worker::run_if_called as run_symbol_process};
 pub use summary::{
     BpfStats, Progress, PythonSource, Recording, Remark, SampledEvent, StopReason, Summary,
     TargetSummary, Throttling, Unsampled,

@@ -229,7 +229,8 @@ impl Session {
         let tables = UnwindTables::new(kernel.take_unwind_maps()?);
         let builder =
             TableBuilder::start(tables).map_err(SessionError::system("starting a thread"))?;
-        let mut resolver = Resolver::start(symbols).map_err(SessionError::system("starting a thread"))?;
+        let mut resolver =
+            Resolver::start(symbols).map_err(SessionError::system("starting a thread"))?;
         if settings.cross_check {
             resolver.check_against_perf_maps();
         }

@@ -21,11 +21,16 @@ use super::{
     locations::offset_frame,
     native_thread::{NativeOptions, Place, Request},
     symbol_file::{SymbolFile, separate_file},
-    worker::{Answer, Connection, Failure, Found, FoundPlace, Image, PLACES_MAX, Part, SymbolProcess},
+    worker::{
+        Answer, Connection, Failure, Found, FoundPlace, Image, PLACES_MAX, Part, SymbolProcess,
+    },
 };
 
 /// Bytes of symbols and debug information that the process keeps; past it, it begins anew.
 const KEPT_BYTES_MAX: u64 = 96 << 20;
+
+/// Files with less go before those that were not looked at yet, which takes time, too.
+const UNKNOWN_BYTES: u64 = 16 << 20;
 
 /// CPU time for names: for each request, and for each MiB of symbols.
 const NAMES_TIME: Duration = Duration::from_millis(250);
@@ -66,9 +71,11 @@ pub(super) struct Worker {
 
 struct FileState {
     module: Arc<Module>,
-    /// `None`: there is nothing to be read.
+    /// `None`: it was not looked at yet, or there is nothing to be read.
     symbols: Option<SymbolFile>,
     use_of: Use,
+    /// The process was lost over it through no fault of its own, perhaps. That is believed once.
+    was_asked_again: bool,
     /// Places without a name.
     unnamed: Vec<PlaceInFile>,
     /// Places with a name that debug information may still say more about.
@@ -78,6 +85,8 @@ struct FileState {
 /// How much of a file is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
+    /// It is not known yet how much there is.
+    Unknown,
     Everything,
     Symbols,
     Nothing(ResolveMiss),
@@ -171,7 +180,7 @@ impl Worker {
         answers
     }
 
-    /// Asks for some of the places that wait, of the file that costs least; gives the answers.
+    /// Does a piece of work for the file that costs least: looks at it, or asks for some of its places. Gives the answers.
     pub(super) fn step(&mut self) -> Vec<Named> {
         let next = self.busy.iter().enumerate().min_by_key(|&(_, &file)| {
             let state = &self.files[file];
@@ -180,6 +189,10 @@ impl Worker {
         let Some((at, &file)) = next else {
             return Vec::new();
         };
+        if self.files[file].use_of == Use::Unknown {
+            self.look_at(file);
+            return Vec::new();
+        }
         let answers = if self.files[file].unnamed.is_empty() {
             self.add_debug_info(file)
         } else {
@@ -187,7 +200,7 @@ impl Worker {
         };
         let state = &self.files[file];
         if state.unnamed.is_empty() && state.named.is_empty() {
-            self.busy.swap_remove(at);
+            self.busy.remove(at);
         }
         self.waiting = self.waiting.saturating_sub(answers.len());
         answers
@@ -197,8 +210,24 @@ impl Worker {
         if let Some(&known) = self.numbers.get(&module.identity) {
             return known;
         }
-        let symbols = SymbolFile::of(&module, self.debug_bytes_left);
-        let use_of = match &symbols {
+        let number = self.files.len();
+        self.numbers.insert(module.identity, number);
+        self.files.push(FileState {
+            module,
+            symbols: None,
+            use_of: Use::Unknown,
+            was_asked_again: false,
+            unnamed: Vec::new(),
+            named: Vec::new(),
+        });
+        number
+    }
+
+    /// Finds out how much there is to be read.
+    fn look_at(&mut self, file: usize) {
+        let state = &mut self.files[file];
+        let symbols = SymbolFile::of(&state.module, self.debug_bytes_left);
+        state.use_of = match &symbols {
             Ok(symbols) if symbols.debug_bytes > 0 => Use::Everything,
             Ok(_) => Use::Symbols,
             Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
@@ -206,19 +235,9 @@ impl Worker {
             }
             Err(_) => Use::Nothing(ResolveMiss::FileUnreadable),
         };
-        let symbols = symbols.ok();
-        let debug_bytes = symbols.as_ref().map_or(0, |it| it.debug_bytes);
+        state.symbols = symbols.ok();
+        let debug_bytes = state.symbols.as_ref().map_or(0, |it| it.debug_bytes);
         self.debug_bytes_left = self.debug_bytes_left.saturating_sub(debug_bytes);
-        let number = self.files.len();
-        self.numbers.insert(module.identity, number);
-        self.files.push(FileState {
-            module,
-            symbols,
-            use_of,
-            unnamed: Vec::new(),
-            named: Vec::new(),
-        });
-        number
     }
 
     /// Names of functions, from symbol tables alone.
@@ -277,9 +296,12 @@ impl Worker {
         match self.ask(file, &places, true) {
             Ok(found) => {
                 let state = &self.files[file];
-                let better = named.into_iter().zip(found).map(|(((id, _), known), found)| {
-                    (id, state.location(found.frames).unwrap_or(known))
-                });
+                let better = named
+                    .into_iter()
+                    .zip(found)
+                    .map(|(((id, _), known), found)| {
+                        (id, state.location(found.frames).unwrap_or(known))
+                    });
                 better.collect()
             }
             Err(Lost::Again) => {
@@ -312,7 +334,12 @@ impl Worker {
             .iter()
             .map(|&(_, at)| symbols.svma_of(at).map_or(NOWHERE, |at| at.0.min(NOWHERE)))
             .collect();
-        let cost = symbols.symbol_bytes + if with_debug_info { symbols.debug_bytes } else { 0 };
+        let cost = symbols.symbol_bytes
+            + if with_debug_info {
+                symbols.debug_bytes
+            } else {
+                0
+            };
         let number = file as u32;
         let (own, debug) = (
             self.process.has(number, Part::Own),
@@ -335,7 +362,10 @@ impl Worker {
             .end
             .as_ref()
             .map_or(full, |end| end.work_until.saturating_sub(self.work()));
-        let has_others = self.process.has_others(number);
+        if state.was_asked_again && self.process.has_others(number) {
+            self.process.start_over();
+        }
+        let may_be_others = !state.was_asked_again && self.process.has_others(number);
 
         let elf = ElfFile::parse(&state.module.file).map_err(|_| unreadable)?;
         let separate = separate_file(&elf);
@@ -363,7 +393,10 @@ impl Worker {
             Ok(Answer::Unusable) => Err(Lost::Miss(ResolveMiss::SymbolsTooCostly)),
             Err(Failure::NoProcess) => Err(Lost::Miss(ResolveMiss::NoSymbolProcess)),
             Err(Failure::TooLong) if left < full => Err(Lost::Miss(ResolveMiss::NotInTime)),
-            Err(failure) if failure.is_of_memory() && has_others => Err(Lost::Again),
+            Err(failure) if failure.is_of_memory() && may_be_others => {
+                self.files[file].was_asked_again = true;
+                Err(Lost::Again)
+            }
             Err(_) => Err(Lost::Miss(ResolveMiss::SymbolsTooCostly)),
         }
     }
@@ -387,6 +420,7 @@ impl FileState {
     /// Bytes that must be parsed for the next answer.
     fn cost(&self) -> u64 {
         match (&self.symbols, self.use_of) {
+            (_, Use::Unknown) => UNKNOWN_BYTES,
             (None, _) | (_, Use::Nothing(_)) => 0,
             (Some(symbols), _) if self.unnamed.is_empty() => symbols.debug_bytes,
             (Some(symbols), _) => symbols.symbol_bytes,

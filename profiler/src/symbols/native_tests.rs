@@ -4,9 +4,9 @@ use super::*;
 use crate::{
     model::{FrameKind, Pid, ResolveMiss},
     process::{
-        ElfFile, FileIdentity, MappedFile, Mapping, SymbolTable, file_name, open_mapped,
+        ElfFile, FileIdentity, MappedFile, Mapping, SymbolTable,
         elf_testing::{TestSection, elf_of, symbol},
-        read_executable_mappings,
+        file_name, open_mapped, read_executable_mappings,
     },
     symbols::ModuleKind,
 };
@@ -263,6 +263,14 @@ fn a_damaged_file_costs_its_names_only() {
     );
 }
 
+fn first_answer(worker: &mut Worker) -> (LocationId, Location) {
+    loop {
+        if let Some(answer) = worker.step().pop() {
+            return answer;
+        }
+    }
+}
+
 #[test]
 fn more_modules_than_are_kept_at_a_time_still_have_names() {
     let (own, at) = own_module(a_function_with_a_name as *const () as u64);
@@ -279,7 +287,7 @@ fn more_modules_than_are_kept_at_a_time_still_have_names() {
         let place = Place::Module(Arc::clone(module), at);
         let id = LocationId(0);
         assert!(worker.take(vec![Request { id, place }]).is_empty());
-        let (_, location) = worker.step().remove(0);
+        let (_, location) = first_answer(&mut worker);
         location
             .frames
             .last()
@@ -362,27 +370,39 @@ fn nested_calls(depth: usize) -> Vec<u8> {
 fn a_file_that_ends_the_symbol_process_costs_its_inlined_calls_only() {
     let file = tempfile::NamedTempFile::new().expect("temporary file");
     let (honest, at) = own_module(a_function_with_a_name as *const () as u64);
-    for (depth, losses) in [(3, 0), (200_000, 1)] {
+    for (depth, is_lost) in [(3, false), (200_000, true)] {
         fs::write(file.path(), nested_calls(depth)).expect("write");
         let deep = module(file.path(), ModuleKind::Library);
         let options = NativeOptions::default();
         let symbolizer = NativeSymbolizer::start(options, SymbolProcess::start()).expect("starts");
-        let places = [(Arc::clone(&deep), FileOffset(16)), (Arc::clone(&honest), at)];
-        let requests = places.into_iter().zip(0..).map(|((module, at), id)| Request {
-            id: LocationId(id),
-            place: Place::Module(module, at),
-        });
+        let places = [
+            (Arc::clone(&deep), FileOffset(16)),
+            (Arc::clone(&honest), at),
+        ];
+        let requests = places
+            .into_iter()
+            .zip(0..)
+            .map(|((module, at), id)| Request {
+                id: LocationId(id),
+                place: Place::Module(module, at),
+            });
         assert!(symbolizer.request(requests.collect()).is_empty());
         let mut finished = symbolizer.finish(Duration::from_mins(1));
         finished.answers.sort_by_key(|(id, _)| *id);
         let name = |number: usize| {
             let frames = &finished.answers[number].1.frames;
-            frames.last().map(|frame| (frame.name.to_string(), frame.miss))
+            frames
+                .last()
+                .map(|frame| (frame.name.to_string(), frame.miss))
         };
         assert_eq!(name(0), Some(("deep".to_owned(), None)), "{depth} calls");
         let (honest, miss) = name(1).expect("a frame");
         assert!(honest.ends_with("a_function_with_a_name"), "{honest}");
-        assert_eq!((miss, finished.losses), (None, losses), "{depth} calls");
+        assert_eq!(
+            (miss, finished.losses > 0),
+            (None, is_lost),
+            "{depth} calls"
+        );
     }
 }
 
@@ -393,7 +413,7 @@ fn names_that_nobody_can_look_up_say_so() {
     let place = Place::Module(module, at);
     let id = LocationId(0);
     worker.take(vec![Request { id, place }]);
-    let (_, location) = worker.step().remove(0);
+    let (_, location) = first_answer(&mut worker);
     assert_eq!(location.frames[0].miss, Some(ResolveMiss::NoSymbolProcess));
 }
 

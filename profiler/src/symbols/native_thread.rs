@@ -152,7 +152,9 @@ impl NativeSymbolizer {
     /// The answers that are ready, never waiting.
     pub fn try_answers(&self) -> impl Iterator<Item = (LocationId, Location)> + '_ {
         self.answers.try_iter().flat_map(|batch| {
-            self.shared.pending.fetch_sub(batch.len(), Ordering::Relaxed);
+            self.shared
+                .pending
+                .fetch_sub(batch.len(), Ordering::Relaxed);
             batch
         })
     }

@@ -93,7 +93,12 @@ fn attack_by(python: &Python, way: &str, family: bool) -> Result<Attack, Skip> {
         .build()
         .unwrap();
     let (progress, _shown) = watch::channel(Progress::default());
-    let recording = session::record(settings, SymbolProcess::start(), std::future::pending(), progress);
+    let recording = session::record(
+        settings,
+        SymbolProcess::start(),
+        std::future::pending(),
+        progress,
+    );
     let recording = runtime.block_on(recording).unwrap();
     let peak_kib = status_field(std::process::id(), "VmHWM").unwrap();
     Ok(Attack {

@@ -17,16 +17,34 @@ use super::{
 };
 
 pub(super) const TESTS: &[Test] = &[
-    ("calls_nested_without_end_cost_their_own_names_only", nested_calls),
+    (
+        "calls_nested_without_end_cost_their_own_names_only",
+        nested_calls,
+    ),
     ("sections_that_expand_without_end_harm_nobody", compressed),
     ("lists_of_ranges_that_many_share_harm_nobody", shared_ranges),
-    ("tables_of_abbreviations_without_end_harm_nobody", abbreviations),
+    (
+        "tables_of_abbreviations_without_end_harm_nobody",
+        abbreviations,
+    ),
     ("line_programs_without_end_harm_nobody", line_program),
-    ("names_that_double_with_each_letter_harm_nobody", doubling_name),
-    ("symbol_tables_without_end_are_left_out_and_counted", huge_table),
-    ("many_files_that_cost_much_do_not_keep_others_waiting", many_files),
+    (
+        "names_that_double_with_each_letter_harm_nobody",
+        doubling_name,
+    ),
+    (
+        "symbol_tables_without_end_are_left_out_and_counted",
+        huge_table,
+    ),
+    (
+        "many_files_that_cost_much_do_not_keep_others_waiting",
+        many_files,
+    ),
     ("no_path_that_a_file_names_is_opened", links),
-    ("symbol_processes_are_no_targets_and_end_with_the_profiler", own_processes),
+    (
+        "symbol_processes_are_no_targets_and_end_with_the_profiler",
+        own_processes,
+    ),
 ];
 
 /// User space, all processes together.
@@ -48,17 +66,26 @@ fn program(folder: &Path, name: &str, sections: &[Section]) -> Result<PathBuf, S
     for (number, (section, content, _)) in sections.iter().enumerate() {
         let file = folder.join(format!("{number}.bin"));
         fs::write(&file, content).unwrap();
-        writeln!(source, ".section {section},\"\",@progbits\n.incbin \"{}\"", file.display())
-            .unwrap();
+        writeln!(
+            source,
+            ".section {section},\"\",@progbits\n.incbin \"{}\"",
+            file.display()
+        )
+        .unwrap();
     }
     source.push_str(".section .note.GNU-stack,\"\",@progbits\n");
     let (assembler, program) = (folder.join("x.s"), folder.join("program"));
     fs::write(&assembler, source).unwrap();
     let mut cc = Command::new("cc");
-    cc.args(["-nostdlib", "-static", "-no-pie", "-Wl,-e,main,--section-start=.text=0x401000"])
-        .arg("-o")
-        .arg(&program)
-        .arg(&assembler);
+    cc.args([
+        "-nostdlib",
+        "-static",
+        "-no-pie",
+        "-Wl,-e,main,--section-start=.text=0x401000",
+    ])
+    .arg("-o")
+    .arg(&program)
+    .arg(&assembler);
     match cc.output() {
         Ok(done) if done.status.success() => {}
         Ok(done) => panic!("{cc:?}: {}", String::from_utf8_lossy(&done.stderr)),
@@ -106,7 +133,9 @@ fn unit(children: &[u8]) -> Vec<u8> {
 
 fn abbreviations_of_unit() -> Vec<u8> {
     [
-        &[1, 0x11, 1, 0x11, 0x01, 0x12, 0x07, 0x03, 0x08, 0x10, 0x17, 0, 0][..],
+        &[
+            1, 0x11, 1, 0x11, 0x01, 0x12, 0x07, 0x03, 0x08, 0x10, 0x17, 0, 0,
+        ][..],
         &[2, 0x2e, 1, 0x11, 0x01, 0x12, 0x07, 0x03, 0x08, 0, 0],
         &[3, 0x1d, 1, 0, 0],
         &[4, 0x2e, 0, 0x55, 0x17, 0, 0],
@@ -117,7 +146,9 @@ fn abbreviations_of_unit() -> Vec<u8> {
 
 /// A line program of version 4 with these instructions.
 fn line_unit(instructions: &[u8]) -> Vec<u8> {
-    let header: &[u8] = &[1, 1, 1, 0xfb, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, b'x', 0, 0, 0, 0, 0];
+    let header: &[u8] = &[
+        1, 1, 1, 0xfb, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, b'x', 0, 0, 0, 0, 0,
+    ];
     let mut unit = vec![4, 0];
     unit.extend_from_slice(&(header.len() as u32).to_le_bytes());
     unit.extend_from_slice(header);
@@ -166,7 +197,10 @@ fn beside_honest(python: &Python, programs: &mut [Command]) -> Outcome {
             signal(profiler, rustix::process::Signal::INT);
             told = Some(Instant::now());
         }
-        assert!(begun.elapsed() < Duration::from_secs(300), "it does not end");
+        assert!(
+            begun.elapsed() < Duration::from_secs(300),
+            "it does not end"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     let end = told.map_or(Duration::ZERO, |told| told.elapsed());
@@ -188,7 +222,11 @@ fn tree(root: u32) -> Vec<u32> {
     let mut found = vec![root];
     let mut next = 0;
     while let Some(&parent) = found.get(next) {
-        found.extend(pids.iter().filter(|(_, its)| *its == parent).map(|(pid, _)| *pid));
+        found.extend(
+            pids.iter()
+                .filter(|(_, its)| *its == parent)
+                .map(|(pid, _)| *pid),
+        );
         next += 1;
     }
     found
@@ -206,10 +244,16 @@ impl Outcome {
         let root = format!("[{honest}]");
         let (mut named, mut unnamed) = (0, 0);
         for stack in &recording.stacks {
-            if !stack.frames.first().is_some_and(|frame| frame.ends_with(&root)) {
+            if !stack
+                .frames
+                .first()
+                .is_some_and(|frame| frame.ends_with(&root))
+            {
                 continue;
             }
-            let native = stack.frames[1..].iter().filter(|frame| !frame.starts_with("py::"));
+            let native = stack.frames[1..]
+                .iter()
+                .filter(|frame| !frame.starts_with("py::"));
             for frame in native {
                 let is_named = !frame.contains("+0x");
                 named += u64::from(is_named) * stack.count;
@@ -270,7 +314,11 @@ fn compressed(python: &Python) -> Verdict {
         bytes
     };
     let (zlib, zstd) = (zlib.finish().unwrap(), zstd.finish().unwrap());
-    for strings in [chunk(1, 4096, zlib), chunk(2, 4096, zstd.clone()), chunk(2, 1 << 30, zstd)] {
+    for strings in [
+        chunk(1, 4096, zlib),
+        chunk(2, 4096, zstd.clone()),
+        chunk(2, 1 << 30, zstd),
+    ] {
         let mut sections = debug(&[0, 0, 0]);
         sections.push((".debug_str", strings, true));
         let outcome = attack(python, &sections)?;
@@ -280,7 +328,13 @@ fn compressed(python: &Python) -> Verdict {
 }
 
 fn shared_ranges(python: &Python) -> Verdict {
-    let range = |at: u64| [(TEXT + 2 * at).to_le_bytes(), (TEXT + 2 * at + 1).to_le_bytes()].concat();
+    let range = |at: u64| {
+        [
+            (TEXT + 2 * at).to_le_bytes(),
+            (TEXT + 2 * at + 1).to_le_bytes(),
+        ]
+        .concat()
+    };
     let mut ranges: Vec<u8> = (0..200_000).flat_map(range).collect();
     ranges.extend([0; 16]);
     let functions = [&[0][..], &[4, 0, 0, 0, 0].repeat(200_000), &[0]].concat();
@@ -317,7 +371,10 @@ fn abbreviations(python: &Python) -> Verdict {
         }
     }
     table.push(0);
-    let sections = [(".debug_abbrev", table, false), (".debug_info", info, false)];
+    let sections = [
+        (".debug_abbrev", table, false),
+        (".debug_info", info, false),
+    ];
     let outcome = attack(python, &sections)?;
     assert!(outcome.has("spins"));
     Ok(())
@@ -364,7 +421,10 @@ fn huge_table(python: &Python) -> Verdict {
     drop(file);
     let outcome = beside_honest(python, &mut [Command::new(program)]).assert_harmless();
     let report = &outcome.recording.report;
-    assert!(report.contains("in files whose symbols take too much"), "{report}");
+    assert!(
+        report.contains("in files whose symbols take too much"),
+        "{report}"
+    );
     Ok(())
 }
 
@@ -444,7 +504,10 @@ fn links(python: &Python) -> Verdict {
         .collect();
     assert!(named.is_empty(), "{named:?}");
     // What was opened of the programs was opened as what is mapped.
-    assert!(calls.contains("/map_files/") || calls.contains("program"), "nothing was seen");
+    assert!(
+        calls.contains("/map_files/") || calls.contains("program"),
+        "nothing was seen"
+    );
     note(format!("{} calls with a path", calls.lines().count()));
     Ok(())
 }
@@ -458,7 +521,10 @@ fn own_processes(python: &Python) -> Verdict {
     for pid in &all[1..] {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let has = |line: &str| status.lines().any(|it| it.starts_with(line));
-        assert!(has("NoNewPrivs:\t1") && has("CapPrm:\t0000000000000000"), "{status}");
+        assert!(
+            has("NoNewPrivs:\t1") && has("CapPrm:\t0000000000000000"),
+            "{status}"
+        );
         assert!(has("Uid:\t65534"), "{status}");
     }
     // Ctrl-C in a terminal is for the group of the profiler.

@@ -27,7 +27,10 @@ pub(super) fn run() -> io::Result<()> {
     sandbox::lock_in().map_err(io::Error::other)?;
     let mut output = &socket;
     output.write_all(&GREETING)?;
-    serve(&mut BufReader::with_capacity(64 << 10, &socket), &mut output)
+    serve(
+        &mut BufReader::with_capacity(64 << 10, &socket),
+        &mut output,
+    )
 }
 
 /// Answers requests until there are no more.

@@ -62,7 +62,11 @@ impl fmt::Write for Bounded {
         let room = NAME_BYTES_MAX - self.text.len();
         self.text.push_str(&more[..more.floor_char_boundary(room)]);
         self.is_full = more.len() > room;
-        if self.is_full { Err(fmt::Error) } else { Ok(()) }
+        if self.is_full {
+            Err(fmt::Error)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -73,9 +77,15 @@ mod tests {
     #[test]
     fn names_of_rust_and_cpp_are_shown_as_they_are_written() {
         for (mangled, shown) in [
-            ("_ZN3std2io4Read11read_to_end17h0123456789abcdefE", "std::io::Read::read_to_end"),
+            (
+                "_ZN3std2io4Read11read_to_end17h0123456789abcdefE",
+                "std::io::Read::read_to_end",
+            ),
             ("_RNvC6_123foo3bar", "123foo::bar"),
-            ("_ZN5boost6python6detail11init_moduleE", "boost::python::detail::init_module"),
+            (
+                "_ZN5boost6python6detail11init_moduleE",
+                "boost::python::detail::init_module",
+            ),
             ("_Z3fooi", "foo(int)"),
             ("malloc", "malloc"),
             ("_Znot a name", "_Znot a name"),
@@ -88,7 +98,9 @@ mod tests {
     fn a_name_that_doubles_with_each_letter_is_cut() {
         let mut name = String::from("_Z1f1pI1aS0_E");
         for level in 2..62_u32 {
-            let digit = char::from_digit((level - 1) % 36, 36).unwrap().to_ascii_uppercase();
+            let digit = char::from_digit((level - 1) % 36, 36)
+                .unwrap()
+                .to_ascii_uppercase();
             let high = if level - 1 >= 36 { "1" } else { "" };
             let this = format!("S{high}{digit}_");
             name.push_str(&format!("S_I{this}{this}E"));

@@ -17,7 +17,11 @@ pub(crate) fn symbol_process(data: &[u8]) {
             for place in &found {
                 assert!(place.frames.len() <= FRAMES_MAX);
                 let names = place.frames.iter().map(|frame| &frame.name);
-                assert!(names.map(String::len).all(|length| length <= NAME_BYTES_MAX));
+                assert!(
+                    names
+                        .map(String::len)
+                        .all(|length| length <= NAME_BYTES_MAX)
+                );
             }
             // What was taken can be said again.
             let mut bytes = Vec::new();

@@ -26,6 +26,7 @@ pub(super) const END: u8 = b'E';
 /// Runs until the profiler closes the socket, which is its standard input.
 pub(super) fn run() -> io::Result<()> {
     let _ = rustix::thread::set_name(KEEPER_NAME);
+    sandbox::close_inherited()?;
     sandbox::give_up_rights().map_err(io::Error::other)?;
     let mut control = UnixStream::from(rustix::io::dup(rustix::stdio::stdin())?);
     let mut running: Option<Child> = None;

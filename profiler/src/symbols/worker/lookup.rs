@@ -52,7 +52,10 @@ impl<'b> SymbolFile<'b> {
         };
         let symbol = || {
             let tables = [self.separate.as_ref(), self.own.as_ref()];
-            let name = tables.into_iter().flatten().find_map(|names| names.at(at))?;
+            let name = tables
+                .into_iter()
+                .flatten()
+                .find_map(|names| names.at(at))?;
             Some(demangled(&name))
         };
         let frames = match inlined {
@@ -175,7 +178,9 @@ impl<'b> Names<'b> {
             .last()
             .unwrap_or(function);
         let table = self.tables.get(same.table as usize)?;
-        let symbol = table.symbol(object::SymbolIndex(same.symbol as usize)).ok()?;
+        let symbol = table
+            .symbol(object::SymbolIndex(same.symbol as usize))
+            .ok()?;
         let name = table.symbol_name(Endianness::Little, symbol).ok()?;
         (!name.is_empty()).then(|| String::from_utf8_lossy(name))
     }
@@ -206,7 +211,14 @@ impl<'b> DebugSections<'b> {
             };
             let (id, content) = if let Some(id) = id_of(name) {
                 let compressed = section.sh_flags(endian) & u64::from(elf::SHF_COMPRESSED) != 0;
-                (id, if compressed { decompress(data, left)? } else { data.into() })
+                (
+                    id,
+                    if compressed {
+                        decompress(data, left)?
+                    } else {
+                        data.into()
+                    },
+                )
             } else if let Some(id) = old_id_of(name) {
                 let data = data.strip_prefix(b"ZLIB")?;
                 let stated = u64::from_be_bytes(*data.first_chunk()?);

@@ -12,7 +12,7 @@ fn program(functions: &[(&str, u64, u64)]) -> Vec<u8> {
         strings.extend_from_slice(name.as_bytes());
         strings.push(0);
     }
-    let mut text = TestSection::new(".text", object::elf::SHT_NOBITS, vec![0; 0x1000]);
+    let mut text = TestSection::new(".text", elf::SHT_NOBITS, vec![0; 0x1000]);
     text.address = 0x1000;
     let mut table = TestSection::new(".symtab", SHT_SYMTAB, symbols);
     table.link = 3;
@@ -34,7 +34,9 @@ fn a_function_is_named_within_its_size_and_its_section_only() {
 
 #[test]
 fn symbols_that_overlap_cost_no_more_than_others() {
-    let many: Vec<_> = (0..5000).map(|at| ("inner", 0x1100 + at % 512, 1)).collect();
+    let many: Vec<_> = (0..5000)
+        .map(|at| ("inner", 0x1100 + at % 512, 1))
+        .collect();
     let functions = [&[("outer", 0x1000, 0x800)][..], &many].concat();
     let image = program(&functions);
     let names = Names::read(&image).expect("an ELF file");
@@ -79,7 +81,10 @@ fn a_section_gives_no_more_than_it_says() {
     assert_eq!(sections.0[0].1.len(), content.len());
     let lies = elf_of(&[compressed(4096, &content)], None);
     assert!(DebugSections::read(&lies, 1 << 20).is_none());
-    assert!(DebugSections::read(&honest, 1000).is_none(), "more than is asked for");
+    assert!(
+        DebugSections::read(&honest, 1000).is_none(),
+        "more than is asked for"
+    );
 }
 
 /// Of the own program, without a process around it.
@@ -90,7 +95,11 @@ fn own_debug_information_gives_files_and_lines() {
     let parsed = ElfFile::parse(&file).expect("parses");
     let copy = |what| {
         let mut bytes = Vec::new();
-        parsed.copy_of(what).expect("copies").write_to(&mut bytes).expect("memory");
+        parsed
+            .copy_of(what)
+            .expect("copies")
+            .write_to(&mut bytes)
+            .expect("memory");
         bytes
     };
     let [main] = parsed.symbols(SymbolTable::Full, ["main"]);
@@ -101,7 +110,10 @@ fn own_debug_information_gives_files_and_lines() {
     known.add_symbols(Part::Own, &symbols);
     known.add_debug_info(&sections);
     let found = known.find(main, true);
-    assert_eq!(found.frames.last().map(|frame| frame.name.as_str()), Some("main"));
+    assert_eq!(
+        found.frames.last().map(|frame| frame.name.as_str()),
+        Some("main")
+    );
     let names_only = known.find(main, false);
     assert_eq!(names_only.frames.len(), 1);
     assert_eq!(names_only.frames[0].line, None);

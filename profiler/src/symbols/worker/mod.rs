@@ -65,7 +65,10 @@ fn program(word: &str) -> std::process::Command {
     if cfg!(test) {
         // The test program has a `main` of its own, and a test that acts as the process.
         program
-            .args(["--exact", "symbols::worker::tests::acts_as_what_it_is_called"])
+            .args([
+                "--exact",
+                "symbols::worker::tests::acts_as_what_it_is_called",
+            ])
             .args(["--nocapture", "--test-threads=1"])
             .env(tests_role(), word);
     } else {

@@ -11,8 +11,9 @@ use crate::{model::Pid, process::cpu_time_of};
 /// How often the time is looked at. The socket's own timeouts are as long.
 pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// On a busy machine a process waits for a CPU: it may take so many times longer than its CPU time.
-const WALL_FACTOR: u32 = 20;
+/// On a busy machine a process waits for a CPU: it may take so many times longer than its CPU time, and this at least.
+const WALL_FACTOR: u32 = 40;
+const WALL_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// A socket, as long as the budget lasts: then every call fails with `TimedOut`.
 pub(super) struct Paced<'s> {
@@ -31,7 +32,7 @@ impl<'s> Paced<'s> {
             socket,
             pid,
             cpu_end: cpu_time_of(pid).unwrap_or_default() + cpu,
-            wall_end: now + cpu * WALL_FACTOR,
+            wall_end: now + (cpu * WALL_FACTOR).max(WALL_TIME_MIN),
             next_check: now + CHECK_EVERY,
         }
     }

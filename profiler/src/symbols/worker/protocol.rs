@@ -228,7 +228,9 @@ fn put_frames(out: &mut Vec<u8>, frames: &[Found]) {
         left -= name.len();
         out.extend_from_slice(&(name.len() as u16).to_le_bytes());
         out.extend_from_slice(name.as_bytes());
-        let file = file.as_deref().map(|file| clipped(file, NAME_BYTES_MAX.min(left)));
+        let file = file
+            .as_deref()
+            .map(|file| clipped(file, NAME_BYTES_MAX.min(left)));
         left -= file.map_or(0, str::len);
         let length = file.map_or(NO_FILE, |file| file.len() as u16);
         out.extend_from_slice(&length.to_le_bytes());

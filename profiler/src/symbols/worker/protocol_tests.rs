@@ -43,7 +43,10 @@ fn requests_arrive_as_they_were_sent() {
     }
     let mut input = bytes.as_slice();
     for request in requests {
-        assert_eq!(Request::read_from(&mut input).expect("reads"), Some(request));
+        assert_eq!(
+            Request::read_from(&mut input).expect("reads"),
+            Some(request)
+        );
     }
     assert_eq!(Request::read_from(&mut input).expect("reads"), None);
 }
@@ -54,7 +57,11 @@ fn answers_arrive_as_they_were_sent() {
         frames: Vec::new(),
         start: Some(0x1000),
     };
-    let places = vec![place(vec![found("inner"), found("outer")]), function, place(Vec::new())];
+    let places = vec![
+        place(vec![found("inner"), found("outer")]),
+        function,
+        place(Vec::new()),
+    ];
     let answer = Answer::Found(places);
     let bytes = bytes_of(&answer);
     assert_eq!(Answer::parse(&bytes, 3).expect("parses"), answer);
@@ -68,9 +75,13 @@ fn answers_arrive_as_they_were_sent() {
 #[test]
 fn what_is_too_long_is_cut_before_it_is_sent() {
     let long = "ä".repeat(NAME_BYTES_MAX);
-    let many: Vec<_> = (0..1000).map(|_| found(&long)).chain([found("outermost")]).collect();
+    let many: Vec<_> = (0..1000)
+        .map(|_| found(&long))
+        .chain([found("outermost")])
+        .collect();
     let bytes = bytes_of(&Answer::Found(vec![place(many); PLACES_MAX]));
-    let Answer::Found(places) = Answer::parse(&bytes, PLACES_MAX).expect("within all bounds") else {
+    let Answer::Found(places) = Answer::parse(&bytes, PLACES_MAX).expect("within all bounds")
+    else {
         panic!("it was found");
     };
     for FoundPlace { frames, .. } in places {
@@ -88,7 +99,10 @@ fn no_damaged_answer_is_taken() {
     }
     let mut longer = good.clone();
     longer.push(0);
-    assert!(Answer::parse(&longer, 1).is_err(), "bytes that nobody asked for");
+    assert!(
+        Answer::parse(&longer, 1).is_err(),
+        "bytes that nobody asked for"
+    );
     // Whatever a byte becomes, what comes of it is bounded.
     for at in 0..good.len() {
         for value in [0, 1, 2, 0x7f, 0x80, 0xff] {

@@ -9,7 +9,7 @@
 //! | limits | at most so much memory and CPU time, no files, no processes, no core dump |
 //! | `SIGKILL` when its parent ends | it does not stay behind |
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs, io, os::fd::RawFd};
 
 use landlock::{ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _};
 use rustix::{
@@ -53,10 +53,22 @@ pub(super) enum SandboxError {
     Landlock(#[from] landlock::RulesetError),
 }
 
-/// Gives up all capabilities of the calling thread, for good, and ends with the parent process.
+/// Closes descriptors that whoever started the profiler had open, and did not mean for this process.
+pub(super) fn close_inherited() -> io::Result<()> {
+    let open = fs::read_dir("/proc/self/fd")?.filter_map(|entry| {
+        let number: RawFd = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        Some(number)
+    });
+    let open: Vec<_> = open.collect();
+    for descriptor in open.into_iter().filter(|&number| number > 2) {
+        // That of the directory is among them, and closed already.
+        let _ = nix::unistd::close(descriptor);
+    }
+    Ok(())
+}
+
+/// Gives up all capabilities of the calling thread, for good.
 pub(super) fn give_up_rights() -> Result<(), SandboxError> {
-    // Cleared by `exec` of a program that changes rights (`begin_new_exec`, fs/exec.c): set here, not before.
-    set_parent_process_death_signal(Some(Signal::KILL))?;
     // Others of the same user cannot look into it, and nothing of it is written to disk when it crashes.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_no_new_privs(true)?;
@@ -76,6 +88,9 @@ pub(super) fn give_up_rights() -> Result<(), SandboxError> {
 /// Locks the calling process in. What it can do afterwards is compute, and talk over descriptors that are open.
 pub(super) fn lock_in() -> Result<(), SandboxError> {
     give_up_rights()?;
+    // Cleared by `exec` of a program that changes rights (`begin_new_exec`, fs/exec.c): set here, not before. The keeper
+    // has another user than the profiler, which could not signal it: it waits for the end of its socket.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     // The address sanitizer of fuzzers takes terabytes of addresses.
     let is_limited = !cfg!(feature = "fuzzing");
     for (resource, most) in [

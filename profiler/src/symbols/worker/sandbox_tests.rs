@@ -9,7 +9,10 @@ const ROLE: &str = "PYPROF_TEST_SANDBOX";
 /// Runs a test of this program again, with a role, and gives what became of it.
 fn again(role: &str) -> std::process::Output {
     Command::new("/proc/self/exe")
-        .args(["--exact", "symbols::worker::sandbox::tests::acts_within_the_sandbox"])
+        .args([
+            "--exact",
+            "symbols::worker::sandbox::tests::acts_within_the_sandbox",
+        ])
         .args(["--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .output()
@@ -35,17 +38,48 @@ fn acts_within_the_sandbox() {
             let outcomes = [
                 ("read a file", File::open("/etc/passwd").is_err()),
                 ("open itself", File::open("/proc/self/exe").is_err()),
-                ("write a file", File::create("/tmp/pyprof-sandbox-test").is_err()),
-                ("list a directory", std::fs::read_dir("/").is_err()),
+                (
+                    "write a file",
+                    File::create("/tmp/pyprof-sandbox-test").is_err(),
+                ),
+                ("list a directory", fs::read_dir("/").is_err()),
                 ("listen", TcpListener::bind("127.0.0.1:0").is_err()),
-                ("connect", std::net::TcpStream::connect("127.0.0.1:1").is_err()),
-                ("make a socket", std::os::unix::net::UnixStream::pair().is_err()),
+                (
+                    "connect",
+                    std::net::TcpStream::connect("127.0.0.1:1").is_err(),
+                ),
+                (
+                    "make a socket",
+                    std::os::unix::net::UnixStream::pair().is_err(),
+                ),
                 ("run a program", Command::new("/bin/true").status().is_err()),
-                ("start a thread", thread::Builder::new().spawn(|| ()).is_err()),
-                ("signal others", rustix::process::test_kill_process(rustix::process::Pid::INIT).is_err()),
-                ("make a file", rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).is_err()),
-                ("raise a limit", setrlimit(Resource::Data, Rlimit { current: None, maximum: None }).is_err()),
-                ("be another user", rustix::thread::set_thread_uid(rustix::process::Uid::ROOT).is_err()),
+                (
+                    "start a thread",
+                    thread::Builder::new().spawn(|| ()).is_err(),
+                ),
+                (
+                    "signal others",
+                    rustix::process::test_kill_process(rustix::process::Pid::INIT).is_err(),
+                ),
+                (
+                    "make a file",
+                    rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).is_err(),
+                ),
+                (
+                    "raise a limit",
+                    setrlimit(
+                        Resource::Data,
+                        Rlimit {
+                            current: None,
+                            maximum: None,
+                        },
+                    )
+                    .is_err(),
+                ),
+                (
+                    "be another user",
+                    rustix::thread::set_thread_uid(rustix::process::Uid::ROOT).is_err(),
+                ),
             ];
             for (attempt, was_refused) in outcomes {
                 assert!(was_refused, "could {attempt}");

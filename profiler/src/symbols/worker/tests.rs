@@ -109,7 +109,8 @@ fn the_symbol_process_has_no_rights() {
             .filter(|path| !path.starts_with("/dev/null"))
             .collect();
         assert!(
-            open.iter().all(|path| path.to_string_lossy().starts_with("socket:")),
+            open.iter()
+                .all(|path| path.to_string_lossy().starts_with("socket:")),
             "{open:?}"
         );
     }
