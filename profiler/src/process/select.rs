@@ -267,7 +267,7 @@ fn is_ours(pid: Pid, parent: u32) -> bool {
     let me = std::process::id();
     let is_near = || parent == me || stat_of(Pid(parent)).is_some_and(|it| it.parent == me);
     let mut words = Vec::new();
-    if let Ok(command_line) = File::open(format!("/proc/{pid}/cmdline")) {
+    if let Ok(command_line) = fs::File::open(format!("/proc/{pid}/cmdline")) {
         // What cannot be read is not ours.
         let _ = command_line.take(PATH_MAX).read_to_end(&mut words);
     }
