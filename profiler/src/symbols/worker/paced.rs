@@ -19,7 +19,10 @@ const WALL_TIME_MIN: Duration = Duration::from_secs(10);
 pub(super) struct Paced<'s> {
     socket: &'s UnixStream,
     pid: Pid,
-    cpu_end: Duration,
+    cpu: Duration,
+    /// CPU time that it had used before, where that can be seen.
+    used_before: Option<Duration>,
+    begun: Instant,
     wall_end: Instant,
     next_check: Instant,
 }
@@ -31,7 +34,9 @@ impl<'s> Paced<'s> {
         Self {
             socket,
             pid,
-            cpu_end: cpu_time_of(pid).unwrap_or_default() + cpu,
+            cpu,
+            used_before: cpu_time_of(pid),
+            begun: now,
             wall_end: now + (cpu * WALL_FACTOR).max(WALL_TIME_MIN),
             next_check: now + CHECK_EVERY,
         }
@@ -44,8 +49,13 @@ impl<'s> Paced<'s> {
             return Ok(());
         }
         self.next_check = now + CHECK_EVERY;
-        let used = cpu_time_of(self.pid).unwrap_or_default();
-        if used >= self.cpu_end || now >= self.wall_end {
+        let used = self.used_before.zip(cpu_time_of(self.pid));
+        // `/proc` may hide processes of other users (its option `hidepid`): then all of the time counts.
+        let used = used.map_or_else(
+            || now.saturating_duration_since(self.begun),
+            |(before, now)| now.saturating_sub(before),
+        );
+        if used >= self.cpu || now >= self.wall_end {
             return Err(io::Error::from(io::ErrorKind::TimedOut));
         }
         Ok(())
