@@ -139,7 +139,7 @@ mod tests {
         queue.send(10_002);
         queue.close();
         let order = [10_001, 10_002, 1, 2, 10_003].map(Next::Command);
-        assert_eq!(order.map(|_| next(&queue)), order);
+        assert_eq!([(); 5].map(|()| next(&queue)), order);
         assert_eq!(next(&queue), Next::Closed);
     }
 
