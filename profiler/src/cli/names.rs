@@ -191,11 +191,16 @@ impl<'a> NameCase<'a> {
     }
 
     fn not_activated(&self) -> Advice {
-        let omit = "omit --python-from, and its own frames are read; or";
-        let mut steps = match self.old_python() {
+        let is_map_wanted = self.is_map_wanted();
+        let steps = match self.old_python() {
             Some(python) => vec![
                 format!(
-                    "`pyprof-bpf record --python-from perf-map -- {python} app.py` gives it some, without -I, -E and -S;"
+                    "{}`pyprof-bpf record --python-from perf-map -- {python} app.py`, without -I, -E and -S;",
+                    if is_map_wanted {
+                        "omit --python-from, or "
+                    } else {
+                        ""
+                    }
                 ),
                 format!(
                     "or `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by `{python} -m pip`;"
@@ -203,13 +208,17 @@ impl<'a> NameCase<'a> {
                 "or, in the program, `import pyprof_trampoline; pyprof_trampoline.activate()`".to_owned(),
             ],
             None => vec![
-                "a perf map gives names: `python -X perf`, PYTHONPERFSUPPORT=1 (which -I and -E ignore),".to_owned(),
+                format!(
+                    "{}: `python -X perf`, PYTHONPERFSUPPORT=1 (which -I and -E ignore),",
+                    if is_map_wanted {
+                        "omit --python-from, or have a perf map"
+                    } else {
+                        "a perf map gives names"
+                    }
+                ),
                 "or sys.activate_stack_trampoline(\"perf\") in the program".to_owned(),
             ],
         };
-        if self.is_map_wanted() {
-            steps.insert(0, omit.to_owned());
-        }
         Advice {
             finding: self.nameless(),
             steps,

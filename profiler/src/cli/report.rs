@@ -14,7 +14,7 @@ use std::{
 use self::{
     python::{name_advice, python_share},
     quality::{cross_check, lost, stacks, throttled},
-    remark::remark,
+    remark::{is_about_targets, remark},
     who::{cpu_time, how_long, named, rate, who},
 };
 use super::{
@@ -132,11 +132,15 @@ pub(crate) fn notes(recording: &Recording) -> Vec<String> {
     lines.extend(stacks(quality));
     lines.extend(lost(quality));
     lines.extend(summary.throttling.as_ref().map(throttled));
+    let remarks = summary.remarks.iter();
+    let (on_targets, others): (Vec<_>, Vec<_>) = remarks.partition(|it| is_about_targets(it));
+    // What was not recorded at all comes before what has no names.
+    lines.extend(on_targets.into_iter().map(remark));
     lines.extend(python_share(summary, quality));
     lines.extend(missing_names::native(quality));
     lines.extend(summary.cross_check.iter().flat_map(cross_check));
     lines.extend(name_advice(summary));
-    lines.extend(summary.remarks.iter().map(remark));
+    lines.extend(others.into_iter().map(remark));
     lines
 }
 

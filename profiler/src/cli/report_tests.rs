@@ -658,3 +658,49 @@ fn every_remark_has_its_sentence() {
         );
     }
 }
+
+#[test]
+fn every_end_of_a_stack_has_words_of_its_own() {
+    let ends = [
+        EndClass::NoRule,
+        EndClass::UnknownJit,
+        EndClass::NoMapping,
+        EndClass::ReadFault,
+        EndClass::NotUp,
+        EndClass::DepthLimit,
+        EndClass::Unsupported,
+        EndClass::NoUserRegisters,
+        EndClass::NativePart,
+        EndClass::PythonPart,
+        EndClass::NoFit,
+    ];
+    let quality = Quality {
+        samples: 100,
+        complete: 100 - ends.len() as u64,
+        incomplete: ends.iter().map(|end| (*end, 1)).collect(),
+        ..Quality::default()
+    };
+    let lines = notes(&recording(quality));
+    let (_, causes) = lines[0].split_once(" cut short (").unwrap();
+    let causes: std::collections::BTreeSet<&str> =
+        causes.trim_end_matches(')').split(", ").collect();
+    assert_eq!(causes.len(), ends.len(), "{causes:?}");
+}
+
+#[test]
+fn a_recording_without_samples_says_what_is_known_of_it() {
+    let said = |quality: Quality, cpu_time| {
+        let mut empty = recording(quality);
+        empty.summary.targets[0].cpu_time = cpu_time;
+        nothing_to_draw(&empty).concat()
+    };
+    let lost = Quality {
+        ring_full: 7,
+        ..Quality::default()
+    };
+    let busy = Duration::from_secs(5);
+    assert!(said(lost, busy).contains("all 7 samples were lost"));
+    assert!(said(Quality::default(), busy).contains("no sample of it was taken"));
+    let idle = said(Quality::default(), Duration::ZERO);
+    assert!(idle.contains("samples running code"), "{idle}");
+}

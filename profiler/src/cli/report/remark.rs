@@ -6,6 +6,17 @@ use crate::{process::NamedGroup, session::Remark};
 /// Room for the path of a control group: names of containers are 64 digits long.
 const GROUP_COLUMNS: usize = 120;
 
+/// It is about which processes were sampled.
+pub(super) const fn is_about_targets(remark: &Remark) -> bool {
+    matches!(
+        remark,
+        Remark::Undersampled { .. }
+            | Remark::Halted { .. }
+            | Remark::GroupsIgnored(_)
+            | Remark::Rootless(_)
+    )
+}
+
 pub(super) fn remark(remark: &Remark) -> String {
     match remark {
         Remark::MappingsLeftOut(count) => format!(
