@@ -18,7 +18,7 @@ pub(super) fn native(quality: &Quality) -> Option<String> {
         (native_late, "not found in the time after the recording"),
         (
             native_too_costly,
-            "in files whose symbols take too much time or memory",
+            "in files whose symbols take too much time or memory or are damaged",
         ),
         (
             native_unasked,
@@ -81,7 +81,7 @@ mod tests {
             native(&quality).as_deref(),
             Some(
                 "50.0 % of native frames have no names: 3,000 not found in the time after the recording, \
-                 1,500 in files whose symbols take too much time or memory, 500 without a symbol in their files; \
+                 1,500 in files whose symbols take too much time or memory or are damaged, 500 without a symbol in their files; \
                  the symbol process was lost 2 times"
             )
         );

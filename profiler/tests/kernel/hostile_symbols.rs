@@ -512,6 +512,11 @@ fn links(python: &Python) -> Verdict {
     Ok(())
 }
 
+fn is_alive(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
 fn own_processes(python: &Python) -> Verdict {
     let honest = Running::start(python.plain().arg(workload("chain")));
     let recorder = begin(honest.pid(), &["-F", "499"]);
@@ -531,10 +536,7 @@ fn own_processes(python: &Python) -> Verdict {
     signal(profiler, rustix::process::Signal::INT);
     let recording = recorder.end();
     recording.assert_done(1);
-    super::eventually("they have ended", || {
-        let alive = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/status")).is_ok();
-        !all.iter().any(alive)
-    });
+    super::eventually("they have ended", || !all.iter().any(|pid| is_alive(*pid)));
     // Killed, it takes them with it.
     let recorder = begin(honest.pid(), &["-F", "499"]);
     let profiler = recorder.pid();
@@ -543,8 +545,7 @@ fn own_processes(python: &Python) -> Verdict {
     signal(profiler, rustix::process::Signal::KILL);
     drop(recorder);
     super::eventually("they have ended", || {
-        let alive = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/status")).is_ok();
-        !all[1..].iter().any(alive)
+        !all[1..].iter().any(|pid| is_alive(*pid))
     });
     Ok(())
 }

@@ -14,7 +14,7 @@ use object::{
 
 use super::{
     demangle::demangled,
-    protocol::{FRAMES_MAX, Found, FoundPlace, Part},
+    protocol::{FRAMES_MAX, Found, FoundPlace, NAME_BYTES_MAX, Part},
 };
 
 type Header = elf::FileHeader64<Endianness>;
@@ -78,6 +78,11 @@ impl<'b> SymbolFile<'b> {
     }
 }
 
+/// As much of a path as is kept.
+fn beginning(path: &str) -> String {
+    path[..path.floor_char_boundary(NAME_BYTES_MAX)].to_owned()
+}
+
 fn named(name: String) -> Found {
     Found {
         name,
@@ -96,7 +101,7 @@ fn frames_of(context: &Context<Reader<'_>>, at: u64) -> Option<Vec<Found>> {
         let location = frame.location.as_ref();
         let found = Found {
             name: name.map_or_else(String::new, |name| demangled(&name)),
-            file: location.and_then(|it| it.file).map(str::to_owned),
+            file: location.and_then(|it| it.file).map(beginning),
             line: location.and_then(|it| it.line),
         };
         // The last frame is the function itself: it takes the place of the last call there is room for.
