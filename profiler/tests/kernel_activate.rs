@@ -16,9 +16,15 @@ use std::{
 use libtest_mimic::{Arguments, Completion, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 
+#[path = "support/children.rs"]
+mod children;
+#[path = "support/empty_tmp.rs"]
+mod empty_tmp;
 #[path = "kernel_activate/stage.rs"]
 mod stage;
 
+use children::EndChildren;
+use empty_tmp::EMPTY_TMP;
 use stage::{Python, Running};
 
 /// A user without an account.
@@ -57,6 +63,10 @@ const TESTS_OF_REQUESTS: &[Test] = &[
 ];
 
 fn main() -> ExitCode {
+    children::supervised(run_all)
+}
+
+fn run_all() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let pythons = Python::all();
@@ -108,6 +118,7 @@ fn trial((name, test): Test, python: &Python) -> Trial {
         if !rustix::process::geteuid().is_root() {
             return Ok(Completion::ignored_with("needs root"));
         }
+        let _end = EndChildren;
         test(&python);
         Ok(Completion::Completed)
     })
@@ -324,12 +335,12 @@ fn refused_by_python(python: &Python) {
 fn elsewhere(python: &Python) {
     // The interpreter must be there for others, whose way does not lead through root's home.
     let start = format!(
-        "set -e; mount -t tmpfs none /tmp; chmod 1777 /tmp; mkdir /mnt/py; mount --bind \"$1\" /mnt/py; shift; \
+        "set -e; empty_tmp; mkdir /mnt/py; mount --bind \"$1\" /mnt/py; shift; \
          export LD_LIBRARY_PATH=/mnt/py/lib; \
          exec setpriv --reuid={USER} --regid={USER} --clear-groups /mnt/py/bin/python3 \"$@\""
     );
     let prefix = python.prefix().unwrap();
-    let mount = format!("mount -t tmpfs none /mnt; {start}");
+    let mount = format!("{EMPTY_TMP}mount -t tmpfs none /mnt; {start}");
     let mut command = Command::new("unshare");
     command.args([
         "--mount",

@@ -11,8 +11,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use children::EndChildren;
+use empty_tmp::EMPTY_TMP;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tempfile::TempDir;
+
+#[path = "support/children.rs"]
+mod children;
+#[path = "support/empty_tmp.rs"]
+mod empty_tmp;
 
 /// Functions to be found by name.
 const BUSY: &str = "
@@ -58,6 +65,12 @@ while True: call()
 ";
 
 fn main() -> ExitCode {
+    children::supervised(run)
+}
+
+fn run() -> ExitCode {
+    // Tests run at the same time: what is left is ended after all of them.
+    let _end = EndChildren;
     let arguments = Arguments::from_args();
     let trials = vec![
         trial("a_missing_capability_is_named", missing_capability),
@@ -204,14 +217,9 @@ fn record_in_private_tmp(tampering: &str) -> (String, String) {
         "\"$0\" -X perf -c \"$1\" 20 & P=$!; sleep 1; MAP=/tmp/perf-$P.map; {tampering}; \
          \"$2\" --pid $P -d 1 -F 499 --python-from perf-map -f folded -o /tmp/out; cat /tmp/out; kill $P"
     );
+    let outer = format!("{EMPTY_TMP}empty_tmp && exec sh -c \"$@\"");
     let output = Command::new("unshare")
-        .args([
-            "-m",
-            "sh",
-            "-c",
-            "mount -t tmpfs tmpfs /tmp; exec sh -c \"$@\"",
-            "sh",
-        ])
+        .args(["-m", "sh", "-c", &outer, "sh"])
         .args([&script, &python, BUSY, env!("CARGO_BIN_EXE_pyprof-bpf")])
         .output()
         .unwrap();

@@ -21,9 +21,15 @@ use std::{
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use pyprof_trampoline::{PerfMap, PerfMapError};
 
+use children::EndChildren;
+use empty_tmp::EMPTY_TMP;
 use python::Python;
 use trampolines::Trampolines;
 
+#[path = "support/children.rs"]
+mod children;
+#[path = "support/empty_tmp.rs"]
+mod empty_tmp;
 #[expect(dead_code, reason = "the kernel trials have more uses for it")]
 #[path = "kernel/python.rs"]
 mod python;
@@ -43,6 +49,10 @@ fn main() -> ExitCode {
         write_perf_map().unwrap();
         return ExitCode::SUCCESS;
     }
+    children::supervised(run)
+}
+
+fn run() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // The profiler's trials are not to take each other's time.
     libtest_mimic::run(&arguments, trials()).exit_code()
@@ -208,7 +218,7 @@ fn with_own_tmp(inner: &Command) -> Command {
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "--propagation", "private", "sh", "-ec"])
-        .arg("mount -t tmpfs -o mode=1777 tmpfs /tmp; exec \"$@\"")
+        .arg(format!("{EMPTY_TMP}empty_tmp; exec \"$@\""))
         .arg("sh")
         .arg(inner.get_program())
         .args(inner.get_args());
@@ -238,22 +248,13 @@ fn judged(run: &mut Command) -> Result<Completion, Failed> {
             "only root can give a test a /tmp of its own and load BPF programs",
         ));
     }
-    if let Some(hidden) = run
-        .get_args()
-        .find(|word| Path::new(word).starts_with("/tmp/"))
-    {
-        let why = format!(
-            "{} is not to be seen where /tmp is replaced",
-            hidden.display()
-        );
-        return Ok(Completion::ignored_with(why));
-    }
     let usable = Command::new("unshare").args(["--mount", "true"]).output();
     if !usable.is_ok_and(|done| done.status.success()) {
         return Ok(Completion::ignored_with(
             "mount namespaces cannot be made here",
         ));
     }
+    let _end = EndChildren;
     let output = run.stdin(Stdio::null()).output()?;
     let printed = String::from_utf8_lossy(&output.stdout);
     match output.status.code() {

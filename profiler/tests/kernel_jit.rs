@@ -18,7 +18,11 @@ use std::{
     sync::Mutex,
 };
 
+use children::EndChildren;
 use libtest_mimic::{Arguments, Completion, Trial};
+
+#[path = "support/children.rs"]
+mod children;
 
 type Verdict = Result<(), Skip>;
 type Test = fn(&Path, &Path) -> Verdict;
@@ -30,6 +34,10 @@ const SAMPLES_MIN: u64 = 300;
 static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn main() -> ExitCode {
+    children::supervised(run_all)
+}
+
+fn run_all() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let tests: [(&str, Test); 3] = [
@@ -83,6 +91,7 @@ fn main() -> ExitCode {
 
 fn if_root(trial: impl FnOnce() -> Verdict) -> Verdict {
     if rustix::process::geteuid().is_root() {
+        let _end = EndChildren;
         trial()
     } else {
         Err(Skip(

@@ -7,7 +7,11 @@ use std::{
     process::Command,
 };
 
+use empty_tmp::EMPTY_TMP;
 use tempfile::TempDir;
+
+#[path = "../../../profiler/tests/support/empty_tmp.rs"]
+mod empty_tmp;
 
 /// Lists of interpreters, made by `cargo xtask test`.
 const LISTS: [&str; 2] = ["PYPROF_TEST_OLD_PYTHONS", "PYPROF_TEST_PYTHONS"];
@@ -63,20 +67,18 @@ pub(crate) fn scratch() -> io::Result<TempDir> {
 /// A command with a `/tmp` of its own, where that can be had. Maps of earlier processes with the same pid lie in the
 /// common one, and entries would be added to them.
 pub(crate) fn with_own_tmp(program: &Path) -> Command {
-    let in_tmp = [program, Path::new(env!("CARGO_TARGET_TMPDIR"))]
-        .iter()
-        .any(|path| path.starts_with("/tmp"));
-    let probe = ["--mount", "mount", "-t", "tmpfs", "tmpfs", "/tmp"];
     let can = || {
-        let done = Command::new("unshare").args(probe).output();
+        let mut probe = Command::new("unshare");
+        let script = format!("{EMPTY_TMP}empty_tmp");
+        let done = probe.args(["--mount", "sh", "-c", &script]).output();
         done.is_ok_and(|done| done.status.success())
     };
-    if in_tmp || !can() {
+    if !can() {
         return Command::new(program);
     }
     let mut command = Command::new("unshare");
-    let script = "mount -t tmpfs tmpfs /tmp && exec \"$0\" \"$@\"";
-    command.args(["--mount", "sh", "-c", script]).arg(program);
+    let script = format!("{EMPTY_TMP}empty_tmp && exec \"$0\" \"$@\"");
+    command.args(["--mount", "sh", "-c", &script]).arg(program);
     command
 }
 

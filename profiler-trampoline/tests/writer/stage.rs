@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     env, fs,
+    os::{fd::AsRawFd as _, unix::ffi::OsStrExt as _},
     path::{Path, PathBuf},
     process::{self, Command},
 };
@@ -102,7 +103,43 @@ pub(crate) fn own_tmp(options: &str) -> Verdict {
         }
     };
     mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE, "")?;
-    mount(c"tmpfs", c"/tmp", 0, options)
+    // This repository and what is built of it stay where they are, should they be below /tmp themselves.
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("..");
+    let folders = [repository, built].map(|folder| {
+        let folder = fs::canonicalize(folder).unwrap();
+        let handle = fs::File::open(&folder).unwrap();
+        (folder, handle)
+    });
+    mount(c"tmpfs", c"/tmp", 0, options)?;
+    for (folder, handle) in folders {
+        if folder.starts_with("/tmp") {
+            fs::create_dir_all(&folder).map_err(|err| skip("mkdir", err))?;
+            let source = format!("/proc/self/fd/{}", handle.as_raw_fd());
+            bind(&source, &folder).map_err(|err| skip("bind", err))?;
+        }
+    }
+    Ok(())
+}
+
+/// Shows a folder at another path.
+fn bind(source: &str, target: &Path) -> std::io::Result<()> {
+    let source = std::ffi::CString::new(source)?;
+    let target = std::ffi::CString::new(target.as_os_str().as_bytes())?;
+    // SAFETY: strings that live through the call.
+    let done = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            std::ptr::null(),
+            libc::MS_BIND,
+            std::ptr::null(),
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 /// For scenes that play as well in everybody's `/tmp`.

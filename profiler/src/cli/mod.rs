@@ -9,6 +9,7 @@ mod completions;
 mod doctor;
 mod duration;
 mod exit;
+mod file_remark;
 mod files;
 mod follow;
 mod help;

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     model::{Hz, Pid},
     process::{
-        Halt, NamedGroup, PythonInfo,
+        FileLimit, Halt, NamedGroup, PythonInfo,
         interpreter::{Obstacle, Remedy},
     },
     profile::{
@@ -352,19 +352,6 @@ fn an_idle_target_is_told_from_a_failure() {
 }
 
 #[test]
-fn files_out_of_reach_are_named_with_what_opens_them() {
-    let mut recording = recording(good());
-    let names = ["libpython3.12.so.1.0", "\x1b[31m.so"].map(str::to_owned);
-    recording.summary.remarks = vec![Remark::FilesOutOfReach(names.to_vec())];
-    let text = notes(&recording).join("\n");
-    assert!(
-        text.contains("in 2 files (libpython3.12.so.1.0, …)")
-            && text.contains("CAP_CHECKPOINT_RESTORE"),
-        "{text}"
-    );
-}
-
-#[test]
 fn a_slow_rate_without_a_word_from_the_kernel_is_not_blamed_on_it() {
     let mut recording = recording(good());
     recording.summary.throttling = Some(Throttling {
@@ -631,7 +618,7 @@ fn every_remark_has_its_sentence() {
         ),
         (Remark::NotPermitted(1), "1 process "),
         (
-            Remark::FilesOutOfReach(vec!["a\u{1b}".to_owned()]),
+            Remark::Files(FileLimit::Loaded, vec!["a\u{1b}".to_owned()]),
             "1 file ",
         ),
         (Remark::ChildrenNotRecorded(vec![Pid(3)]), "(pid 3)"),

@@ -6,10 +6,10 @@ use super::Check;
 use crate::{
     model::Pid,
     process::{
-        Children, Halt, Mapping, MappingKind, PythonInfo, Target, TargetError, file_name, halt_of,
-        inspect,
+        Children, FileLimit, FileLimits, Halt, Mapping, PythonInfo, Target, TargetError, file_name,
+        halt_of, inspect,
         interpreter::{Examined, Memory, Obstacle, PatientReader, Progress, Remedy, examine},
-        open_mapped, perf_map_handle, proc_folder, read_executable_mappings, takes_map_files,
+        open_mapped, perf_map_handle, proc_folder, read_executable_mappings,
     },
     symbols::{
         MapState, NameDiagnosis, NameFacts, diagnose,
@@ -50,8 +50,8 @@ pub struct Patient {
     pub map: MapFacts,
     /// Kinds of namespaces in which it is apart from us.
     pub apart: Vec<Space>,
-    /// Names of its files that are out of our reach.
-    pub out_of_reach: Vec<String>,
+    /// Its files that cannot be used as they are.
+    pub files: FileLimits,
 }
 
 /// Whether the interpreter's own frames can be read.
@@ -179,7 +179,7 @@ impl Patient {
                 .filter(|(_, file)| Space::is_apart(file, pid))
                 .map(|(space, _)| *space)
                 .collect(),
-            out_of_reach: out_of_reach(pid, &mappings),
+            files: file_limits(pid, &mappings),
         })
     }
 
@@ -377,20 +377,35 @@ impl Patient {
 
     fn files(&self) -> Check {
         const NAME: &str = "files";
-        match self.out_of_reach.as_slice() {
-            [] => Check::ok(NAME, "its program and libraries can be read"),
-            [first, others @ ..] => {
-                let more = if others.is_empty() { "" } else { ", …" };
-                let count = self.out_of_reach.len();
-                Check::limited(
-                    NAME,
-                    format!(
-                        "{count} deleted or out of reach ({first}{more}): stacks break off there"
-                    ),
-                    "CAP_CHECKPOINT_RESTORE reads them, as root has; or restart the process",
-                )
-            }
-        }
+        let Some((limit, names)) = self.files.iter().next() else {
+            return Check::ok(NAME, "its program and libraries can be read");
+        };
+        let first = names.first().map(String::as_str).unwrap_or_default();
+        let more = if names.len() > 1 { ", …" } else { "" };
+        let files = format!("{} ({first}{more})", names.len());
+        let (finding, next) = match limit {
+            FileLimit::OutOfReach => (
+                "deleted or out of reach: stacks break off there",
+                "CAP_CHECKPOINT_RESTORE reads them, as root has; or restart the process",
+            ),
+            FileLimit::Unreadable => (
+                "neither to be opened nor to be read from memory: stacks break off there",
+                "put them on a file system that this user may read",
+            ),
+            FileLimit::LoadedOutOfReach => (
+                "deleted or out of reach: functions that they do not export have no names",
+                "CAP_CHECKPOINT_RESTORE names them, as root has; or restart the process",
+            ),
+            FileLimit::Loaded => (
+                "not to be opened, read from memory: functions that they do not export have no names",
+                "stacks are complete; for all names put the files where this user may read them",
+            ),
+            FileLimit::Changed => (
+                "replaced by other code while the process runs: native stacks are incomplete",
+                "Python functions are not affected",
+            ),
+        };
+        Check::limited(NAME, format!("{files} {finding}"), next)
     }
 }
 
@@ -439,16 +454,12 @@ fn python_children(pid: Pid) -> Vec<Pid> {
     children.pythons().collect()
 }
 
-fn out_of_reach(pid: Pid, mappings: &[Mapping]) -> Vec<String> {
-    let mut names: Vec<String> = mappings
-        .iter()
-        .filter(|mapping| matches!(mapping.kind, MappingKind::File { .. }))
-        .filter(|mapping| open_mapped(pid, mapping).is_err() && takes_map_files(pid, mapping))
-        .filter_map(|mapping| mapping.path().map(file_name))
-        .collect();
-    names.sort();
-    names.dedup();
-    names
+fn file_limits(pid: Pid, mappings: &[Mapping]) -> FileLimits {
+    let mut limits = FileLimits::default();
+    for mapping in mappings.iter().filter(|mapping| mapping.is_of_file()) {
+        limits.note(pid, mapping, &open_mapped(pid, mapping));
+    }
+    limits
 }
 
 #[cfg(test)]

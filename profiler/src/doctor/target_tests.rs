@@ -37,8 +37,15 @@ fn well() -> Patient {
             is_permission: false,
         },
         apart: vec![],
-        out_of_reach: vec![],
+        files: FileLimits::default(),
     }
+}
+
+fn files_with(limit: FileLimit) -> FileLimits {
+    ["a.so", "b.so"]
+        .map(|name| (limit, name))
+        .into_iter()
+        .collect()
 }
 
 #[test]
@@ -199,9 +206,27 @@ fn each_thing_is_judged_by_itself() {
         ),
         (
             "files",
-            |p| p.out_of_reach = ["a.so", "b.so"].map(str::to_owned).to_vec(),
+            |p| p.files = files_with(FileLimit::OutOfReach),
             Limited,
-            "2 deleted or out of reach (a.so, …)",
+            "2 (a.so, …) deleted or out of reach: stacks break off",
+        ),
+        (
+            "files",
+            |p| p.files = files_with(FileLimit::Unreadable),
+            Limited,
+            "2 (a.so, …) neither to be opened nor to be read",
+        ),
+        (
+            "files",
+            |p| p.files = files_with(FileLimit::Loaded),
+            Limited,
+            "2 (a.so, …) not to be opened, read from memory",
+        ),
+        (
+            "files",
+            |p| p.files = files_with(FileLimit::Changed),
+            Limited,
+            "2 (a.so, …) replaced by other code",
         ),
     ];
     for (name, change, state, word) in table {

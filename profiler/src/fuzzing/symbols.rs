@@ -31,6 +31,7 @@ pub fn symbols(data: &[u8]) {
     let file = file_of(data);
     let identity = FileIdentity::of(&file).expect("stat");
     let mapped = MappedFile {
+        is_from_memory: false,
         file,
         identity,
         display_path: Path::new("/no/such/directory/libx.so").into(),

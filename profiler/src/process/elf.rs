@@ -52,16 +52,16 @@ pub(super) struct Section {
 
 /// The parts of a file that are loaded into memory.
 #[derive(Clone, Debug, Default)]
-pub struct Segments(Vec<Segment>);
+pub struct Segments(pub(super) Vec<Segment>);
 
 /// A loadable segment.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
-    offset: u64,
-    address: u64,
-    file_size: u64,
+pub(super) struct Segment {
+    pub(super) offset: u64,
+    pub(super) address: u64,
+    pub(super) file_size: u64,
     memory_size: u64,
-    executable: bool,
+    pub(super) executable: bool,
     writable: bool,
 }
 
@@ -390,19 +390,19 @@ pub(super) fn read(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>>
     Ok(bytes)
 }
 
-fn invalid(what: &'static str) -> io::Error {
+pub(super) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array_at(bytes, at))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array_at(bytes, at))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, at))
 }
 

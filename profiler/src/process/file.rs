@@ -21,7 +21,8 @@ use rustix::{
 use crate::model::Pid;
 
 use super::{
-    mappings::{Mapping, MappingKind},
+    loaded_files::open_loaded,
+    mappings::{CodeCopy, Mapping, MappingKind},
     proc_folder, running_thread,
 };
 
@@ -67,6 +68,8 @@ pub struct MappedFile {
     pub identity: FileIdentity,
     /// Its path as mapped, for people: another file may be there now.
     pub display_path: PathBuf,
+    /// The file itself cannot be opened: this is what a process has loaded of it, without `.symtab` and debug information.
+    pub is_from_memory: bool,
 }
 
 impl MappedFile {
@@ -116,6 +119,14 @@ pub enum OpenMappedError {
         /// Its length in bytes.
         size: u64,
     },
+    /// It cannot be opened, and the memory of the process, from which it is read instead, has not answered yet.
+    #[error("{path:?} is being read from the memory of pid {pid}")]
+    NotYet {
+        /// Its path as mapped.
+        path: PathBuf,
+        /// The process.
+        pid: Pid,
+    },
     /// Any other refusal of the operating system.
     #[error("cannot open {path:?} of pid {pid}: {source}")]
     Io {
@@ -138,7 +149,32 @@ pub enum OpenMappedError {
 ///
 /// The vDSO has no file: see [`super::vdso_file`]. Nothing is opened for reading before it is known to be a regular file, so
 /// that a device or pipe put in its place does not notice.
+///
+/// A file that cannot be opened at all is read from the process's memory, as far as it is loaded: see
+/// [`MappedFile::is_from_memory`].
 pub fn open_mapped(pid: Pid, mapping: &Mapping) -> Result<MappedFile, OpenMappedError> {
+    let refusal = match open_itself(pid, mapping) {
+        Ok(opened) => return Ok(opened),
+        Err(refusal) => refusal,
+    };
+    let (OpenMappedError::Deleted { path }
+    | OpenMappedError::Replaced { path, .. }
+    | OpenMappedError::Io { path, .. }) = &refusal
+    else {
+        return Err(refusal);
+    };
+    let path = path.clone();
+    open_loaded(pid, mapping).map_err(|error| {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return OpenMappedError::NotYet { path, pid };
+        }
+        tracing::debug!("pid {pid}: not read from memory either: {error}");
+        refusal
+    })
+}
+
+/// Opens the file itself, not what a process has loaded of it.
+fn open_itself(pid: Pid, mapping: &Mapping) -> Result<MappedFile, OpenMappedError> {
     let MappingKind::File { path, deleted } = &mapping.kind else {
         return Err(OpenMappedError::NotAFile {
             begin: mapping.begin.0,
@@ -201,10 +237,11 @@ pub fn takes_map_files(pid: Pid, mapping: &Mapping) -> bool {
 }
 
 fn map_files_entry(pid: Pid, mapping: &Mapping) -> String {
-    format!(
-        "/proc/{pid}/map_files/{:x}-{:x}",
-        mapping.begin, mapping.end
-    )
+    let (begin, end) = match mapping.copy {
+        CodeCopy::None => (mapping.begin, mapping.end),
+        CodeCopy::Same(begin, end) | CodeCopy::Changed(begin, end) => (begin, end),
+    };
+    format!("/proc/{pid}/map_files/{begin:x}-{end:x}")
 }
 
 /// Looks a path up under a root directory without following any link out of it. The kernel's path of a mapping goes
@@ -256,6 +293,7 @@ fn open_regular(found: &impl AsFd, path: &Path, pid: Pid) -> Result<MappedFile, 
         file,
         identity,
         display_path: path.to_path_buf(),
+        is_from_memory: false,
     })
 }
 

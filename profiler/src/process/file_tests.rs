@@ -92,7 +92,16 @@ fn refuses_another_file_that_took_the_path() {
     mapping.end.0 += 0x1000;
     assert!(open_mapped(running.pid(), &mapping).is_ok());
     mapping.inode += 1;
-    let error = open_mapped(running.pid(), &mapping).expect_err("another inode");
+    let error = open_itself(running.pid(), &mapping).expect_err("another inode");
+    assert!(matches!(error, OpenMappedError::Replaced { .. }), "{error}");
+    // What the process has loaded of its own is there still.
+    let loaded = open_mapped(running.pid(), &mapping).expect("read from memory");
+    assert!(loaded.is_from_memory && loaded.is_elf());
+    let other = FileIdentity::of(&File::open(&path).expect("open")).expect("stat");
+    assert_ne!(loaded.identity, other);
+    // Without a beginning there is nothing to be found by.
+    mapping.head = None;
+    let error = open_mapped(running.pid(), &mapping).expect_err("no beginning");
     assert!(matches!(error, OpenMappedError::Replaced { .. }), "{error}");
 }
 
@@ -108,7 +117,7 @@ fn refuses_links_and_things_that_are_no_files() {
         path: link.into(),
         deleted: false,
     };
-    let error = open_mapped(running.pid(), &mapping).expect_err("a link");
+    let error = open_itself(running.pid(), &mapping).expect_err("a link");
     assert!(matches!(error, OpenMappedError::Replaced { .. }), "{error}");
 
     mapping.inode = fs::metadata("/dev/null").expect("null device").ino();

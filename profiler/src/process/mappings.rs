@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use super::running_thread;
+use super::{copied_code::CopyCandidates, running_thread};
 use crate::model::{Avma, FileOffset, Pid};
 
 /// Executable mappings kept of one process. A Python process has some hundreds with every extension module loaded;
@@ -62,6 +62,22 @@ pub struct Mapping {
     pub device: (u32, u32),
     /// The file's inode number; 0 without a file.
     pub inode: u64,
+    /// Where the process has the beginning of the same file mapped: the nearest mapping of it at or below this one.
+    pub head: Option<Avma>,
+    /// Whether this memory is the file's, or a copy of it.
+    pub copy: CodeCopy,
+}
+
+/// How memory that stands for a part of a file came to hold it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CodeCopy {
+    /// It is a mapping of the file, or of no file at all.
+    #[default]
+    None,
+    /// Other memory that holds what the file has there, with the bounds of a mapping that does show the file.
+    Same(Avma, Avma),
+    /// Other memory in the file's place whose content is not the file's; the bounds are those of a mapping of the file.
+    Changed(Avma, Avma),
 }
 
 /// What part of which file a process has at an address. Where a mapping ends is no part of that: anonymous memory
@@ -72,6 +88,7 @@ pub struct MappingKey {
     file_offset: FileOffset,
     device: (u32, u32),
     inode: u64,
+    is_changed: bool,
 }
 
 impl Mapping {
@@ -82,6 +99,7 @@ impl Mapping {
             file_offset: self.file_offset,
             device: self.device,
             inode: self.inode,
+            is_changed: self.is_changed_code(),
         }
     }
 
@@ -114,10 +132,27 @@ impl Mapping {
         }
     }
 
+    /// It has the place of a file's code, but not its content: unwind information and symbols of the file do not
+    /// describe it.
+    pub const fn is_changed_code(&self) -> bool {
+        matches!(self.copy, CodeCopy::Changed(..))
+    }
+
+    /// It shows the same file as another one.
+    pub fn has_file_of(&self, other: &Self) -> bool {
+        self.is_of_file() && other.is_of_file() && self.file_id() == other.file_id()
+    }
+
+    /// Device and inode number of its file.
+    pub(super) const fn file_id(&self) -> ((u32, u32), u64) {
+        (self.device, self.inode)
+    }
+
     /// Code here may have been written at run time, so that only a perf map can name it: anonymous memory, and the
     /// files without a name that JIT compilers map twice to keep memory from being writable and executable at once.
     pub fn may_hold_jit_code(&self) -> bool {
         match &self.kind {
+            _ if self.is_changed_code() => true,
             MappingKind::Anonymous => true,
             MappingKind::File { path, deleted } => {
                 let path = path.as_os_str().as_bytes();
@@ -169,25 +204,33 @@ pub struct ParsedMappings {
 
 /// Reads the executable mappings of a process.
 ///
+/// Code that the process has copied from a file to other memory counts as a mapping of that file: see [`CodeCopy`].
+///
 /// Needs the right to read the process: the same user and a process that may dump core, or CAP_SYS_PTRACE
 /// (`PTRACE_MODE_READ` in `proc_maps_open`, fs/proc/task_mmu.c, Linux 6.12). Costs about 1 µs a line. Fails with
 /// `NotFound` if there is no such process, `PermissionDenied` without that right. A process that has exited but was
 /// not waited for has no mappings.
 pub fn read_executable_mappings(pid: Pid) -> io::Result<ParsedMappings> {
-    let parsed = read_executable(&format!("/proc/{pid}/maps"))?;
+    let parsed = read_executable(pid, &format!("/proc/{pid}/maps"))?;
     if !parsed.mappings.is_empty() {
         return Ok(parsed);
     }
     // A first thread that has ended shows none.
     match running_thread(pid) {
-        Some(thread) => read_executable(&format!("/proc/{pid}/task/{thread}/maps")),
+        Some(thread) => read_executable(pid, &format!("/proc/{pid}/task/{thread}/maps")),
         None => Ok(parsed),
     }
 }
 
-fn read_executable(path: &str) -> io::Result<ParsedMappings> {
+fn read_executable(pid: Pid, path: &str) -> io::Result<ParsedMappings> {
     let file = BufReader::with_capacity(64 << 10, File::open(path)?);
-    parse_mappings(file, |mapping| mapping.executable)
+    let mut candidates = CopyCandidates::default();
+    let mut parsed = parse_mappings(file, |mapping| {
+        candidates.observe(mapping);
+        mapping.executable
+    })?;
+    candidates.restore(pid, &mut parsed.mappings);
+    Ok(parsed)
 }
 
 /// Parses the text of a maps file; `keep` picks from what it says.
@@ -195,10 +238,12 @@ fn read_executable(path: &str) -> io::Result<ParsedMappings> {
 /// Never fails on content. Bounded by [`MAPPINGS_MAX`] and [`PATH_BYTES_MAX`], whatever the length of the text.
 pub fn parse_mappings(
     mut text: impl BufRead,
-    keep: impl Fn(&Mapping) -> bool,
+    mut keep: impl FnMut(&Mapping) -> bool,
 ) -> io::Result<ParsedMappings> {
     let mut parsed = ParsedMappings::default();
     let mut path_bytes = 0;
+    // The file that was begun last, and where.
+    let mut head = None;
     let mut line = Vec::with_capacity(256);
     loop {
         line.clear();
@@ -213,6 +258,13 @@ pub fn parse_mappings(
             parsed.malformed = parsed.malformed.saturating_add(1);
             continue;
         };
+        if mapping.is_of_file() {
+            let id = mapping.file_id();
+            if mapping.file_offset.0 == 0 {
+                head = Some((id, mapping.begin));
+            }
+            mapping.head = head.filter(|(of, _)| *of == id).map(|(_, begin)| begin);
+        }
         if !keep(&mapping) {
             continue;
         }
@@ -302,6 +354,8 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
             u32::try_from(hex(minor)?).ok()?,
         ),
         inode,
+        head: None,
+        copy: CodeCopy::None,
     })
 }
 

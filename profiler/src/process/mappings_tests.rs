@@ -49,6 +49,8 @@ fn keeps_executable_mappings_only() {
             kind: file(b"/usr/local/lib/libpython3.12.so.1.0", false),
             device: (0xfe, 0),
             inode: 902,
+            head: None,
+            copy: CodeCopy::None,
         }
     );
 }

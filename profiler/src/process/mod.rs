@@ -5,11 +5,14 @@ mod children;
 mod clock;
 mod command_line;
 mod container;
+mod copied_code;
 mod elf;
 mod elf_extract;
+mod elf_memory;
 #[cfg(test)]
 pub(crate) mod elf_testing;
 mod file;
+mod file_limits;
 mod first_thread;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -17,6 +20,7 @@ mod halt;
 pub mod interpreter;
 mod label;
 pub mod launch;
+mod loaded_files;
 mod mappings;
 mod namesakes;
 mod pace;
@@ -38,11 +42,12 @@ pub use file::{
     FILE_BYTES_MAX, FileIdentity, MappedFile, OpenMappedError, file_name, open_mapped,
     takes_map_files,
 };
+pub use file_limits::{FileLimit, FileLimits};
 pub use first_thread::{proc_folder, running_thread};
 pub use halt::{Halt, halt_of};
 pub use mappings::{
-    MAPPINGS_MAX, Mapping, MappingKey, MappingKind, PATH_BYTES_MAX, ParsedMappings, parse_mappings,
-    read_executable_mappings,
+    CodeCopy, MAPPINGS_MAX, Mapping, MappingKey, MappingKind, PATH_BYTES_MAX, ParsedMappings,
+    parse_mappings, read_executable_mappings,
 };
 pub use namesakes::{has_open, namesakes};
 pub use pace::{Pace, thread_time};

@@ -128,6 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::process::CodeCopy;
 
     fn mapping(begin: u64, end: u64, path: &str) -> Mapping {
         Mapping {
@@ -141,6 +142,8 @@ mod tests {
             },
             device: (8, 1),
             inode: 7,
+            head: None,
+            copy: CodeCopy::None,
         }
     }
 

@@ -49,6 +49,7 @@ pub fn vdso_file() -> io::Result<MappedFile> {
         file,
         identity,
         display_path: PathBuf::from("[vdso]"),
+        is_from_memory: false,
     })
 }
 

@@ -68,7 +68,7 @@ impl Session {
         };
         let throttling = rate.throttling(settings.frequency);
         remarks.extend(remark_on(&undersampled));
-        let out_of_reach: Vec<String> = self.resolver.out_of_reach().map(str::to_owned).collect();
+        let file_limits = self.resolver.file_limits().clone();
         let cross_check = self.resolver.cross_check().cloned();
         let named = self.resolver.finish(NAMES_PATIENCE);
         let mut profile = self.aggregator.finish(named.locations);
@@ -101,9 +101,8 @@ impl Session {
                 frames: profile.quality.contested,
             });
         }
-        if !out_of_reach.is_empty() {
-            remarks.push(Remark::FilesOutOfReach(out_of_reach));
-        }
+        let of_files = file_limits.iter();
+        remarks.extend(of_files.map(|(limit, names)| Remark::Files(limit, names)));
         if mappings_left_out > 0 {
             remarks.push(Remark::MappingsLeftOut(mappings_left_out));
         }

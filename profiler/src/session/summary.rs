@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     model::{Hz, KtimeNs, Pid},
-    process::{Halt, NamedGroup, PythonInfo, interpreter::Obstacle},
+    process::{FileLimit, Halt, NamedGroup, PythonInfo, interpreter::Obstacle},
     profile::Profile,
     symbols::{CrossCheck, NameDiagnosis},
 };
@@ -80,8 +80,8 @@ pub enum Remark {
     },
     /// So many processes that were selected may not be looked into, and were not recorded.
     NotPermitted(u64),
-    /// These files of the targets are deleted or out of reach, and only `CAP_CHECKPOINT_RESTORE` opens them.
-    FilesOutOfReach(Vec<String>),
+    /// These files of the targets could not be used as they are.
+    Files(FileLimit, Vec<String>),
     /// These processes, started by a target, ran Python and were not recorded.
     ChildrenNotRecorded(Vec<Pid>),
     /// Children were to be recorded, but this kernel does not tell of them.

@@ -40,6 +40,7 @@ impl Module {
             file,
             identity,
             display_path,
+            is_from_memory: _,
         } = mapped;
         Self {
             identity,

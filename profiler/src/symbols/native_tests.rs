@@ -16,6 +16,7 @@ fn module(path: &Path, kind: ModuleKind) -> Arc<Module> {
     let identity = FileIdentity::of(&file).expect("stat");
     Arc::new(Module::new(
         MappedFile {
+            is_from_memory: false,
             file,
             identity,
             display_path: path.to_path_buf(),

@@ -10,7 +10,6 @@
 //! their names arrive. Must not know how stacks were found or what becomes of them.
 
 use std::{
-    collections::BTreeSet,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -33,9 +32,10 @@ use crate::{
         PythonFrame, ResolveMiss, ResolvedStack, UnwoundStack, UserFrame,
     },
     process::{
-        FileIdentity, Mapping, MappingKind, ProcessMap, PythonInfo, Target, file_name,
+        FileIdentity, FileLimits, Mapping, MappingKind, OpenMappedError, ProcessMap, PythonInfo,
+        Target, file_name,
         interpreter::{Interpreter, PatientReader},
-        open_mapped, takes_map_files, vdso_file,
+        open_mapped, vdso_file,
     },
 };
 
@@ -49,9 +49,6 @@ const MODULES_MAX: usize = 4096;
 /// Files opened while samples wait; the rest of them a little later. One takes up to a tenth of a millisecond, and a process can
 /// map thousands.
 const OPENED_AT_ONCE: usize = 256;
-
-/// File names kept for the report.
-const OUT_OF_REACH_MAX: usize = 16;
 
 /// What is said of a program waits so long for code objects that are being read.
 const LATE_CODE_PATIENCE: Duration = Duration::from_millis(100);
@@ -76,8 +73,9 @@ pub struct Resolver {
     modules_max: usize,
     cross_check: Option<CrossCheck>,
     reader: PatientReader,
-    /// Names of files that could be opened with more rights, a few of them.
-    out_of_reach: BTreeSet<String>,
+    limits: FileLimits,
+    /// A file could not be opened yet.
+    is_any_pending: bool,
 }
 
 impl std::fmt::Debug for Resolver {
@@ -105,7 +103,8 @@ impl Resolver {
             modules_max: modules_max(),
             cross_check: None,
             reader: PatientReader::default(),
-            out_of_reach: BTreeSet::new(),
+            limits: FileLimits::default(),
+            is_any_pending: false,
         })
     }
 
@@ -210,6 +209,7 @@ impl Resolver {
         }
         let mut modules = FxHashMap::default();
         let mut to_open = OPENED_AT_ONCE;
+        self.is_any_pending = false;
         for mapping in mappings {
             let same = process
                 .mappings
@@ -234,21 +234,25 @@ impl Resolver {
         process.mappings = Arc::new(map);
         process.forget_addresses();
         self.processes.insert(image, process);
-        to_open > 0
+        to_open > 0 && !self.is_any_pending
     }
 
     /// Opens the file of a mapping, or finds it among those open already.
     fn open(&mut self, pid: Pid, mapping: &Mapping, python: &PythonInfo) -> Option<ModuleIndex> {
         let opened = match mapping.kind {
-            MappingKind::File { .. } => open_mapped(pid, mapping)
-                .inspect_err(|error| {
-                    tracing::debug!("no symbols for a mapping of pid {pid}: {error}");
-                    if self.out_of_reach.len() < OUT_OF_REACH_MAX && takes_map_files(pid, mapping) {
-                        let name = mapping.path().map(file_name).unwrap_or_default();
-                        self.out_of_reach.insert(name);
-                    }
-                })
-                .ok()?,
+            MappingKind::File { .. } => {
+                let opened = open_mapped(pid, mapping);
+                self.is_any_pending |= matches!(opened, Err(OpenMappedError::NotYet { .. }));
+                self.limits.note(pid, mapping, &opened);
+                if mapping.is_changed_code() {
+                    return None;
+                }
+                opened
+                    .inspect_err(|error| {
+                        tracing::debug!("no symbols for a mapping of pid {pid}: {error}");
+                    })
+                    .ok()?
+            }
             // One for all processes: a copy has an identity of its own.
             MappingKind::Vdso if self.vdso.is_some() => return self.vdso,
             MappingKind::Vdso => vdso_file().ok()?,
@@ -510,9 +514,9 @@ impl Resolver {
         self.locations.table()
     }
 
-    /// Names of mapped files that only `CAP_CHECKPOINT_RESTORE` opens: deleted, say, or in a directory that is closed.
-    pub fn out_of_reach(&self) -> impl Iterator<Item = &str> {
-        self.out_of_reach.iter().map(String::as_str)
+    /// Mapped files that could not be used as they are.
+    pub const fn file_limits(&self) -> &FileLimits {
+        &self.limits
     }
 
     /// Waits for the names that are still missing, at most `patience`, and gives the finished table.

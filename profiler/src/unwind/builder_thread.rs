@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     model::{ImageId, Pid, UnwoundStack},
-    process::{Mapping, MappingKind, open_mapped, proc_folder, vdso_file},
+    process::{Mapping, MappingKind, OpenMappedError, open_mapped, proc_folder, vdso_file},
 };
 
 /// Files remembered, most of which have no rows then: those with rows fill the BPF maps long before.
@@ -289,6 +289,9 @@ impl Builder {
         }
         let (key, file, bytes, name) = if mapping.kind == MappingKind::Vdso {
             (FileKey::Vdso, None, 0, "[vdso]".to_owned())
+        } else if mapping.is_changed_code() {
+            // The file's rows do not describe it.
+            return self.know(image, &mapping, plain_entry(&mapping));
         } else {
             match open_mapped(pid, &mapping) {
                 Ok(opened) if mapping.may_hold_jit_code() && !opened.is_elf() => {
@@ -300,6 +303,8 @@ impl Builder {
                     let key = FileKey::File(opened.identity);
                     (key, Some(opened.file), opened.identity.size, name)
                 }
+                // It stays pending, and is looked at again with the next update.
+                Err(OpenMappedError::NotYet { .. }) => return,
                 Err(error) => {
                     tracing::debug!("no rows for a mapping of pid {pid}: {error}");
                     return self.know(image, &mapping, entry_with(&mapping, &None));

@@ -137,15 +137,16 @@ fn fixed_program(_: &Python) -> Verdict {
 }
 
 /// A copy of the file that holds the interpreter, and the command line that uses it.
-struct Copied {
-    python: Python,
-    file: PathBuf,
-    preload: bool,
-    home: String,
+pub(super) struct Copied {
+    pub(super) python: Python,
+    pub(super) file: PathBuf,
+    /// It is a library, which takes the place of the original when it is loaded first.
+    pub(super) preload: bool,
+    pub(super) home: String,
 }
 
 impl Copied {
-    fn new(python: &Python, folder: &Path) -> Self {
+    pub(super) fn new(python: &Python, folder: &Path) -> Self {
         let ask = "import sys; print(sys.base_prefix); print(open('/proc/self/maps').read())";
         let output = python.plain().args(["-c", ask]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

@@ -7,7 +7,9 @@ use std::{
 };
 
 use super::{
-    Python, Skip, Test, Verdict, eventually,
+    Python, Skip, Test, Verdict,
+    empty_tmp::EMPTY_TMP,
+    eventually,
     namespaces::{assert_chain, of_ordinary_user},
     note,
     recording::{Recording, Stack, WHOLE, pyprof},
@@ -304,8 +306,8 @@ fn with_own_pids(python: &Python) -> Verdict {
     let flags = [&PID[..], &MOUNT, &["--mount-proc"]].concat();
     let outside = titled(python, "", "outside");
     let mut command = unshare(&flags)?;
-    let script = "
-mount -t tmpfs none /tmp
+    let script = format!(
+        "{EMPTY_TMP}empty_tmp
 mkfifo /tmp/said
 program=$1; outside=$2; shift 2
 \"$@\" one > /tmp/said & one=$!
@@ -318,9 +320,10 @@ $program --pid $one -d 1 -F 999 --view mixed -f folded -o /tmp/one.folded
 if $program --pid $outside -d 1; then echo found; else echo code $?; fi >&2
 echo one $one two $two
 cat /tmp/all.folded; echo; cat /tmp/one.folded
-kill $one $two";
+kill $one $two"
+    );
     command
-        .args(["sh", "-c", script, "sh"])
+        .args(["sh", "-c", &script, "sh"])
         .arg(pyprof().get_program());
     command.arg(outside.pid().to_string()).arg(&python.path);
     command
@@ -368,7 +371,7 @@ fn one_map(python: &Python) -> Verdict {
             format!("setarch -R {inner}")
         };
         let script = format!(
-            "mount -t tmpfs none /tmp; mkfifo /tmp/said
+            "{EMPTY_TMP}empty_tmp; mkfifo /tmp/said
 {inner} \"$@\" alpha > /tmp/said & alpha=$!
 read ready < /tmp/said
 {inner} \"$@\" beta > /tmp/said & beta=$!

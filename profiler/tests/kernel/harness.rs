@@ -10,7 +10,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
-use super::python::Python;
+use super::{children::EndChildren, python::Python};
 
 /// A trial that cannot run here says why.
 pub(super) type Verdict = Result<(), Skip>;
@@ -68,6 +68,7 @@ pub(super) fn named_trial(name: String, test: fn(&Python) -> Verdict, python: &P
             ));
         }
         *NOW.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        let _end = EndChildren;
         match test(&python) {
             Ok(()) => Ok(Completion::Completed),
             Err(Skip(why)) => Ok(Completion::ignored_with(why)),

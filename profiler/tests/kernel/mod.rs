@@ -1,8 +1,12 @@
 //! The list of trials, one module for each thing that must hold.
 
 mod advice;
+#[path = "../support/children.rs"]
+mod children;
 mod compiled;
 mod containers;
+#[path = "../support/empty_tmp.rs"]
+mod empty_tmp;
 mod faults;
 mod harness;
 mod hostile;
@@ -11,6 +15,7 @@ mod hostile_symbols;
 mod hotplug;
 mod launch;
 mod launch_old;
+mod moved_code;
 mod names;
 mod namespaces;
 mod perf_map;
@@ -43,7 +48,7 @@ use python::Python;
 
 /// Runs all of them.
 pub(crate) fn run() -> ExitCode {
-    harness::run(trials())
+    children::supervised(|| harness::run(trials()))
 }
 
 /// Every trial for every interpreter, the one that plays with the machine last.
@@ -53,6 +58,7 @@ fn trials() -> Vec<Trial> {
         compiled::TESTS,
         shares::TESTS,
         names::TESTS,
+        moved_code::TESTS,
         perf_map::TESTS,
         refusals::TESTS,
         advice::TESTS,

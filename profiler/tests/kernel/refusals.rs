@@ -12,7 +12,10 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::{Python, Test, Verdict, recording::record, running::Running, skip, workload};
+use super::{
+    Python, Test, Verdict, empty_tmp::EMPTY_TMP, recording::record, running::Running, skip,
+    workload,
+};
 
 pub(super) const TESTS: &[Test] = &[
     ("a_map_in_another_mount_namespace_is_read", harmless),
@@ -42,7 +45,7 @@ pub(super) fn in_own_tmp(program: &Command) -> Result<Running, super::Skip> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c"]);
     command
-        .arg("mount -t tmpfs none /tmp && cd /tmp && exec \"$@\"")
+        .arg(format!("{EMPTY_TMP}empty_tmp && cd /tmp && exec \"$@\""))
         .arg("sh")
         .arg(program.get_program())
         .args(program.get_args());

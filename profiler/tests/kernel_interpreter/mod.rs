@@ -1,5 +1,7 @@
 //! The list of trials. What they share with those in `kernel/` is there.
 
+#[path = "../support/children.rs"]
+mod children;
 mod extremes;
 mod frames;
 #[expect(dead_code, reason = "the other suite has more uses for it")]
@@ -39,7 +41,7 @@ use python::Python;
 
 /// Runs all of them.
 pub(crate) fn run() -> ExitCode {
-    harness::run(trials())
+    children::supervised(|| harness::run(trials()))
 }
 
 fn trials() -> Vec<Trial> {

@@ -1,6 +1,9 @@
 //! Remarks of the session as sentences.
 
-use super::super::text::{clip, counted, cpu_seconds, grouped, visible};
+use super::super::{
+    file_remark::file_remark,
+    text::{clip, counted, cpu_seconds, grouped, visible},
+};
 use crate::{process::NamedGroup, session::Remark};
 
 /// Room for the path of a control group: names of containers are 64 digits long.
@@ -44,14 +47,7 @@ pub(super) fn remark(remark: &Remark) -> String {
         Remark::NoRoomForRows(count) => {
             format!("stacks through {} break off: too large, or too many", counted(*count, "file"))
         }
-        Remark::FilesOutOfReach(names) => {
-            let more = if names.len() > 1 { ", …" } else { "" };
-            format!(
-                "stacks break off in {} ({}{more}): deleted since, or out of reach; reading on takes CAP_CHECKPOINT_RESTORE",
-                counted(names.len() as u64, "file"),
-                names.first().map(|name| clip(&visible(name), 40)).unwrap_or_default()
-            )
-        }
+        Remark::Files(limit, names) => file_remark(*limit, names),
         Remark::CannotFollow => {
             "child processes were not followed: this kernel has no BTF (CONFIG_DEBUG_INFO_BTF), or \
              forbids tracepoints"

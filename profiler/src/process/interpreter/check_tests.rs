@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 use crate::process::{
-    FileIdentity, Target, inspect,
+    CodeCopy, FileIdentity, Target, inspect,
     interpreter::{
         Memory,
         debug_offsets::tests::{PYTHON_3_13, PYTHON_3_14, PYTHON_3_15, offsets},
@@ -339,6 +339,8 @@ fn what_is_too_old_or_no_cpython_is_told_apart() {
         kind: crate::process::MappingKind::from_kernel_name(path.as_bytes()),
         device: (0, 0),
         inode: 0,
+        head: None,
+        copy: CodeCopy::None,
     };
     let examine = |path: &str, info: &PythonInfo| examine(own, &memory, &[mapping(path)], info);
     assert_eq!(examine("/usr/bin/nginx", &info), Examined::NoPython);
