@@ -205,7 +205,8 @@ impl<'a> NameCase<'a> {
                 format!(
                     "or `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by `{python} -m pip`;"
                 ),
-                "or, in the program, `import pyprof_trampoline; pyprof_trampoline.activate()`".to_owned(),
+                "or, in the program, `import pyprof_trampoline; pyprof_trampoline.activate()`"
+                    .to_owned(),
             ],
             None => vec![
                 format!(
