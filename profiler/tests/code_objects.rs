@@ -208,7 +208,7 @@ impl Said {
         Self {
             at,
             goes: goes == "1",
-            name: cut(&text_of(name), 8192),
+            name: cut(&text_of(name), 2048),
             file: cut(&text_of(file), 4096),
             first_line: first_line.parse().expect("a number"),
             lines: lines.split(',').map(line_of).collect(),

@@ -241,15 +241,21 @@ fn blocked(python: &Python) {
 
 /// Begins to wait for a process that is blocked.
 fn waiting(running: &Running) -> Child {
+    let child = beginning(running);
+    // It has written its file, and asks now.
+    sleep(Duration::from_millis(100));
+    child
+}
+
+/// Begins to ask a process that is blocked: what it asks is written, and the process may not know of it yet.
+fn beginning(running: &Running) -> Child {
     let mut command = activate(running, &["--unsafe-inject", "--timeout", "60"]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    for _ in 0..500 {
+    for _ in 0..30_000 {
         if !running.new_files().is_empty() {
-            // It is written before anything is asked.
-            sleep(Duration::from_millis(100));
             return child;
         }
-        sleep(Duration::from_millis(10));
+        sleep(Duration::from_millis(1));
     }
     let _ = child.kill();
     let (_, _, errors) = texts(child.wait_with_output().unwrap());
@@ -257,8 +263,16 @@ fn waiting(running: &Running) -> Child {
 }
 
 fn ends_meanwhile(python: &Python) {
+    // In the middle of being asked, and after that.
+    for moment in [0, 1, 3, 10, 100] {
+        ends_after(python, Duration::from_millis(moment));
+    }
+}
+
+fn ends_after(python: &Python, moment: Duration) {
     let mut running = python.start("blocked");
-    let waiting = waiting(&running);
+    let waiting = beginning(&running);
+    sleep(moment);
     // Its root is gone with it.
     let tmp = fs::File::open(running.root().join("tmp")).unwrap();
     let before = running.files_before.clone();

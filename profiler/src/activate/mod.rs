@@ -192,6 +192,19 @@ impl Ready {
 
     /// Has the process do it, and waits for its answer. `gives_up` is asked every few milliseconds.
     pub fn carry_out(&self, gives_up: &dyn Fn() -> bool) -> Result<Outcome, ActivateError> {
+        let outcome = self.carry_out_while_alive(gives_up);
+        outcome.map_err(|error| match error {
+            // What the process itself answered.
+            ActivateError::Failed { .. } | ActivateError::Faulty { .. } => error,
+            // Whatever could not be done, it is because the process has ended.
+            _ if !self.target.is_alive() => ActivateError::Gone {
+                pid: self.order.pid,
+            },
+            _ => error,
+        })
+    }
+
+    fn carry_out_while_alive(&self, gives_up: &dyn Fn() -> bool) -> Result<Outcome, ActivateError> {
         let pid = self.order.pid;
         let package = self.package()?;
         let folder = package.as_ref().map(Package::path);

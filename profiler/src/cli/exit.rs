@@ -78,6 +78,7 @@ fn code_of(err: &anyhow::Error) -> u8 {
         match cause.downcast_ref() {
             Some(err) if SessionError::is_wrong_usage(err) => return USAGE,
             Some(err) if SessionError::is_refusal(err) => return NOT_ALLOWED,
+            Some(err) if SessionError::is_early_stop(err) => return NOTHING_TO_DRAW,
             _ => {}
         }
         if let Some(err) = cause.downcast_ref::<LaunchError>() {

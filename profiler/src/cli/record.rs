@@ -332,7 +332,7 @@ async fn sample(
         bpf_stats: settings.bpf_stats,
         ring_bytes: settings.ring_bytes,
     };
-    // On a thread that waits for descriptors and timers itself: each turn of the session wakes one thread, not two.
+    // As a task, so that a panic in it is told as an error.
     let recording = tokio::spawn(session::record(wanted, symbols, stop, progress));
     Ok(recording.await.context("the recording was cut short")??)
 }

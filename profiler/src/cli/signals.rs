@@ -3,6 +3,7 @@
 use std::{fs, time::Duration};
 
 use anyhow::Context as _;
+use nix::sys::signal::{self, SigSet, SigmaskHow};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit;
@@ -33,8 +34,29 @@ pub(crate) enum Caught {
 }
 
 impl Signals {
-    /// Begins to catch them. Needs a tokio runtime.
+    /// Begins to catch them. Needs a tokio runtime, and a process with one thread.
+    ///
+    /// A signal that comes while its handler is being installed would be lost: `signal_hook_registry`, which tokio installs
+    /// handlers with, knows what to do with a signal only after the handler is in place. So signals wait for that, blocked.
     pub(crate) fn catch() -> anyhow::Result<Self> {
+        let mut mask = SigSet::empty();
+        for signal in [
+            signal::SIGHUP,
+            signal::SIGINT,
+            signal::SIGTERM,
+            signal::SIGXFSZ,
+        ] {
+            mask.add(signal);
+        }
+        let before = mask
+            .thread_swap_mask(SigmaskHow::SIG_BLOCK)
+            .context("cannot block signals")?;
+        let signals = Self::install();
+        before.thread_set_mask().context("cannot unblock signals")?;
+        signals
+    }
+
+    fn install() -> anyhow::Result<Self> {
         let catch =
             |kind| -> anyhow::Result<Signal> { signal(kind).context("cannot catch signals") };
         // A file that may not grow any more is an error to be told, not the end of the program (setrlimit(2),

@@ -45,7 +45,7 @@ pub fn code_objects(data: &[u8]) {
         assert!(lines.line_at(at).is_none_or(|line| line < 1 << 31));
     }
     for at in (BEGIN..).take(memory.0.len()).step_by(8) {
-        let text = read_text(&memory, &layout, at, chars_max);
+        let text = read_text(&memory, &layout, at, chars_max, usize::MAX);
         assert!(text.is_none_or(|text| text.chars().count() <= chars_max));
     }
     let mut window = [0; IDENTITY_WORDS];

@@ -44,21 +44,23 @@ impl SampleRing {
         })
     }
 
-    /// Hands every waiting record to `each`, up to `most`; returns how many there were.
+    /// Hands the waiting records to `each` as long as that wants more. True: it did not, and there may be more.
     ///
     /// A sample borrows a buffer that is used again for the next one.
-    pub fn drain(&mut self, most: usize, mut each: impl FnMut(RingRecord<'_>)) -> usize {
-        let mut count = 0;
-        while count < most
-            && let Some(item) = self.ring.next()
-        {
-            count += 1;
-            match parse(&item, &mut self.words) {
+    pub fn drain(&mut self, mut each: impl FnMut(RingRecord<'_>) -> bool) -> bool {
+        while let Some(item) = self.ring.next() {
+            let wants_more = match parse(&item, &mut self.words) {
                 Some(record) => each(record),
-                None => self.malformed += 1,
+                None => {
+                    self.malformed += 1;
+                    true
+                }
+            };
+            if !wants_more {
+                return true;
             }
         }
-        count
+        false
     }
 
     /// Records that were not well formed: 0, unless kernel and user side disagree.

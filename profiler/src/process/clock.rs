@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::model::KtimeNs;
+
 /// File times come from the last timer tick, up to 10 ms ago (`ktime_get_coarse_real_ts64`, kernel/time/timekeeping.c,
 /// with `CONFIG_HZ_100`), and starts of processes are told in steps of 10 ms.
 const COARSE: Duration = Duration::from_millis(20);
@@ -12,6 +14,13 @@ const COARSE: Duration = Duration::from_millis(20);
 pub fn now_since_boot() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
+/// Now, by the clock of samples (`CLOCK_MONOTONIC`, as of `bpf_ktime_get_ns`).
+pub fn now_monotonic() -> KtimeNs {
+    let now = clock_gettime(ClockId::Monotonic);
+    let nanoseconds = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32).as_nanos();
+    KtimeNs(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
 }
 
 /// A moment by the clock of file times, in seconds and nanoseconds since 1970, as early as it may have been.

@@ -34,7 +34,7 @@ mod tree;
 mod vdso;
 
 pub use children::Children;
-pub use clock::{file_time_at, now_since_boot};
+pub use clock::{file_time_at, now_monotonic, now_since_boot};
 pub use container::{Container, ContainerIdError, NamedGroup};
 pub use elf::{ElfFile, Segments, Stated, SymbolTable};
 pub use elf_extract::{COPY_BYTES_MAX, CopyOf, ElfCopy};

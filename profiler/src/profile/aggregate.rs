@@ -28,7 +28,7 @@ pub(super) struct CountKey {
 pub struct Limits {
     /// Distinct lines: stack, process and thread. Default 1,000,000, each about 100 bytes and the stack's frames.
     pub lines: usize,
-    /// Frames of all distinct stacks together, four bytes each. Default 64 Mi, that is 256 MiB.
+    /// Frames of all distinct stacks together, four bytes each. Default 24 Mi, that is 96 MiB.
     pub frames: usize,
 }
 
@@ -36,7 +36,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             lines: 1_000_000,
-            frames: 64 << 20,
+            frames: 24 << 20,
         }
     }
 }

@@ -33,6 +33,9 @@ pub enum SessionError {
         /// Why not.
         reason: String,
     },
+    /// It was to end before it began.
+    #[error("stopped before sampling began: nothing to draw")]
+    StoppedEarly,
     /// A system call of our own failed.
     #[error("{doing} failed")]
     System {
@@ -48,6 +51,11 @@ impl SessionError {
     /// The kernel, or a sandbox, does not let anybody sample here.
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Kernel(err) if err.is_refusal())
+    }
+
+    /// It was stopped before there could be a sample.
+    pub const fn is_early_stop(&self) -> bool {
+        matches!(self, Self::StoppedEarly)
     }
 
     /// Other settings would do.

@@ -1,17 +1,19 @@
 //! The end of a recording: what is waiting is worked off, and everything is added up.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{
     BpfStats, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary,
     ended::Finished,
+    ending::{CODE_WAITS, MAPS_WORK, RING_WORK},
     rate::{RateFacts, remark_on, undersampled},
-    record::{MAPS_PATIENCE, Session},
+    record::Session,
     targets::Stages,
 };
 use crate::{
     kernel::Counters,
     model::{Pid, ResolveMiss},
+    process::thread_time,
     profile::{ProcessName, Profile},
     unwind::BuilderStats,
 };
@@ -26,14 +28,20 @@ impl Session {
         stop: StopReason,
         elapsed: Duration,
     ) -> Recording {
+        let ended = Instant::now();
         self.events.stop();
         let longest_turn = self.longest_turn;
         tracing::debug!("the longest turn took {longest_turn:?}");
-        self.resolver.read_perf_maps(MAPS_PATIENCE);
+        self.resolver.reader().limit_waits(CODE_WAITS);
+        let began = thread_time();
+        let worked = || thread_time().saturating_sub(began);
+        self.resolver.read_perf_maps(|| worked() < MAPS_WORK);
         // The ring buffer may hold more than one turn takes.
-        while self.turn() {}
+        while self.turn() && worked() < MAPS_WORK + RING_WORK {}
+        let discarded = self.discard();
         let counters = self.kernel.counters().unwrap_or_default();
         let bpf = settings.bpf_stats.then(|| self.bpf_stats(&counters));
+        tracing::debug!("all samples are taken in after {:?}", ended.elapsed());
         let mut late = Vec::new();
         let built = self.builder.end(|stack| late.push(stack));
         tracing::debug!("{built:?}");
@@ -71,10 +79,11 @@ impl Session {
         let file_limits = self.resolver.file_limits().clone();
         let cross_check = self.resolver.cross_check().cloned();
         let named = self.resolver.finish(NAMES_PATIENCE);
+        tracing::debug!("all names are there after {:?}", ended.elapsed());
         let mut profile = self.aggregator.finish(named.locations);
         profile.quality.symbol_processes_lost = named.losses;
         profile.quality.ring_full = counters.ring_full;
-        profile.quality.not_kept += malformed + built.walks_abandoned;
+        profile.quality.not_kept += malformed + built.walks_abandoned + discarded;
         profile.quality.finished_in_user_space = self.finished_in_user_space;
         for target in &targets {
             // Of a process that ran several programs, the one with the most samples comes first.

@@ -223,11 +223,16 @@ impl Followed {
     ) {
         // A process that is gone has no mappings, but samples of it are still being resolved.
         let Ok(ParsedMappings {
-            mappings, left_out, ..
+            mut mappings,
+            mut left_out,
+            ..
         }) = read_executable_mappings(pid)
         else {
             return;
         };
+        let room = resolver.room_for_mappings(self.image, mappings.len());
+        left_out = left_out.saturating_add(mappings.len().saturating_sub(room) as u32);
+        mappings.truncate(room);
         if !self.is_still_it(pid) {
             // It runs yet another program, of which will be told.
             return;

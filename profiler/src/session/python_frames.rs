@@ -139,7 +139,7 @@ impl PythonFrames {
                 None => return self.wait(),
             },
         };
-        let (examined, threads) = match reading.wait(PATIENCE) {
+        let (examined, threads) = match resolver.reader().wait(&reading, PATIENCE) {
             Progress::Done(looked) => looked,
             Progress::Waiting => {
                 *looking = Some(Looking { image, reading });

@@ -5,21 +5,22 @@
 //! symbolizer's thread, and the kernel.
 
 use std::{
-    future::{Future, pending},
+    future::pending,
     io,
     os::fd::{AsRawFd, OwnedFd},
-    pin::pin,
     time::{Duration, Instant},
 };
 
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
-    time::{MissedTickBehavior, interval, sleep_until},
+    task::yield_now,
+    time::{MissedTickBehavior, interval},
 };
 
 use super::{
     Progress, PythonFrom, RecordSettings, Recording, SessionError, StopReason,
+    stop::Stop,
     targets::{Stages, Targets},
 };
 use crate::{
@@ -42,12 +43,16 @@ const TURN_OF_YOUNG: Duration = Duration::from_millis(10);
 const TURN_OF_STARTING: Duration = Duration::from_millis(2);
 /// Records drained in one go, before anything else gets its turn.
 const DRAIN_MAX: usize = 16_384;
-/// Unfinished walks that wait for a turn, up to 40 KiB each.
+/// The same in time: how long a record takes is up to the target.
+const DRAIN_TIME: Duration = Duration::from_millis(50);
+/// So many records are drained before the clock is looked at.
+const DRAIN_STEP: usize = 8;
+/// Unfinished walks that wait for a turn, up to 40 KiB each: no more records are drained before they were sent on.
 const UNFINISHED_MAX: usize = 256;
 /// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
 const SLOW_TURNS: u32 = 5;
-/// Reading large perf maps takes so long at most, before sampling begins and when it has ended.
-pub(super) const MAPS_PATIENCE: Duration = Duration::from_secs(2);
+/// Reading large perf maps takes so long at most before sampling begins.
+const MAPS_PATIENCE: Duration = Duration::from_secs(2);
 /// After telling how far it is, the session rests from that for so many times as long as it took.
 const TELL_REST: u32 = 200;
 /// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later,
@@ -55,25 +60,17 @@ const TELL_REST: u32 = 200;
 /// 150 ms; longer on a busy machine.
 const TABLES_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Samples the targets until `stop`, the end of the duration, or the exit of the last of them.
-///
-/// `symbols` is where symbols are parsed. The first message to `progress` says that sampling has begun. Needs the privileges that [`crate::privilege`] checks
-/// for. Dropping the future stops sampling and removes everything from the kernel.
-pub async fn record(
-    settings: RecordSettings,
+/// Samples the targets until `stop` is asked for, the end of the duration, or the exit of the last of them.
+pub(super) async fn record_until(
+    settings: &RecordSettings,
     symbols: SymbolProcess,
-    stop: impl Future<Output = StopReason>,
-    progress: watch::Sender<Progress>,
+    stop: &Stop,
+    progress: &watch::Sender<Progress>,
 ) -> Result<Recording, SessionError> {
-    let mut session = Session::begin(&settings, symbols)?;
+    let mut session = Session::begin(settings, symbols, stop)?;
     let began = Instant::now();
+    stop.sampling_began(began, settings.duration);
     progress.send_replace(Progress::default());
-    let end = settings
-        .duration
-        // Later than the clock can tell: never.
-        .and_then(|duration| began.checked_add(duration))
-        .map(tokio::time::Instant::from_std);
-    let mut stop = pin!(stop);
     let mut exits = session.exits()?;
     let mut turns = interval(TURN);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -83,9 +80,12 @@ pub async fn record(
     turns_of_starting.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut turn = 0;
     let reason = loop {
+        // Looked at in each round, whatever else there is to do.
+        if let Some(reason) = stop.due(Instant::now()) {
+            break reason;
+        }
         tokio::select! {
-            reason = &mut stop => break reason,
-            () = until(end) => break StopReason::Duration,
+            () = stop.wait() => {}
             () = any_exit(&mut exits) => {
                 if session.targets.all_exited() {
                     break StopReason::TargetExited;
@@ -93,6 +93,7 @@ pub async fn record(
             }
             pids = changed(&mut session.watch) => session.changed_maps.extend(pids),
             () = filled(&session.ring) => session.take_samples(),
+            () = yield_now(), if session.has_more => { session.turn(); }
             _ = turns_of_young.tick(), if session.has_young => { session.turn(); }
             _ = turns_of_starting.tick(), if session.is_python_starting => { session.turn(); }
             _ = turns.tick() => {
@@ -100,20 +101,13 @@ pub async fn record(
                 turn += 1;
                 if turn % SLOW_TURNS == 0 {
                     session.slow_turn();
-                    session.tell(&progress, began.elapsed(), settings.granularity);
+                    session.tell(progress, began.elapsed(), settings.granularity);
                 }
             }
         }
     };
     let elapsed = began.elapsed();
-    Ok(session.finish(&settings, reason, elapsed))
-}
-
-async fn until(end: Option<tokio::time::Instant>) {
-    match end {
-        Some(end) => sleep_until(end).await,
-        None => pending().await,
-    }
+    Ok(session.finish(settings, reason, elapsed))
 }
 
 /// Waits until a process exits, once for each.
@@ -175,6 +169,8 @@ pub(super) struct Session {
     has_young: bool,
     /// It is a Python whose frames are not read yet.
     is_python_starting: bool,
+    /// The last turn has left records in the ring.
+    has_more: bool,
     /// Events of processes that were lost so far.
     events_lost: u64,
     /// Threads whose state the kernel side could not remember so far.
@@ -205,7 +201,12 @@ pub(super) struct Buffers {
 
 impl Session {
     /// Sets up all stages, from the last to the first, so that each finds the next one ready.
-    fn begin(settings: &RecordSettings, symbols: SymbolProcess) -> Result<Self, SessionError> {
+    /// Where `stop` is asked for meanwhile, sampling begins and ends at once.
+    fn begin(
+        settings: &RecordSettings,
+        symbols: SymbolProcess,
+        stop: &Stop,
+    ) -> Result<Self, SessionError> {
         let following = Following {
             // Children of those that are selected by what they are belong as well, or are left out when they run
             // something else.
@@ -238,12 +239,14 @@ impl Session {
             builder: &builder,
             resolver: &mut resolver,
         };
-        targets.introduce(&mut stages, kernel.follows());
+        let may_go_on = || !stop.is_due();
+        targets.introduce(&mut stages, kernel.follows(), &may_go_on);
         if settings.python_from == PythonFrom::Interpreter {
             targets.demand_interpreters()?;
         }
-        resolver.read_perf_maps(MAPS_PATIENCE);
-        builder.settle(TABLES_PATIENCE);
+        let begun = Instant::now();
+        resolver.read_perf_maps(|| may_go_on() && begun.elapsed() < MAPS_PATIENCE);
+        builder.settle(TABLES_PATIENCE, may_go_on);
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
         let limits_before = RateLimits::read().ok();
@@ -274,6 +277,7 @@ impl Session {
             changed_maps: Vec::new(),
             has_young: false,
             is_python_starting: false,
+            has_more: false,
             events_lost: 0,
             threads_refused: 0,
             following,
@@ -328,13 +332,14 @@ impl Session {
         self.longest_turn_cpu = self
             .longest_turn_cpu
             .max(thread_time().saturating_sub(begun));
+        self.has_more = more;
         more
     }
 
     /// The ring is filling up, or has samples of code that must be read before it is gone. What else there is to do can
     /// wait for its turn, unless there is much of it.
     fn take_samples(&mut self) {
-        if self.drain() || self.buffers.unfinished.len() >= UNFINISHED_MAX {
+        if self.drain() {
             self.turn();
         }
     }
@@ -419,7 +424,8 @@ impl Session {
             unfinished,
         } = buffers;
         let mut stages = Stages { builder, resolver };
-        let drained = ring.get_mut().drain(DRAIN_MAX, |record| {
+        let began = Instant::now();
+        let mut take = |record: RingRecord<'_>, unfinished: &mut Vec<UnfinishedWalk>| {
             let sample = match record {
                 RingRecord::Sample(sample) => sample,
                 RingRecord::Process(event) => {
@@ -445,8 +451,24 @@ impl Session {
             merge(&sample, image, has_greenlets, unwound);
             stages.resolver.resolve(unwound, resolved);
             aggregator.add(resolved);
+        };
+        let mut drained = 0;
+        ring.get_mut().drain(|record| {
+            take(record, unfinished);
+            drained += 1;
+            let may_go_on = drained % DRAIN_STEP != 0 || began.elapsed() < DRAIN_TIME;
+            may_go_on && drained < DRAIN_MAX && unfinished.len() < UNFINISHED_MAX
+        })
+    }
+
+    /// Counts the samples that are left in the ring, for which there is no time any more.
+    pub(super) fn discard(&mut self) -> u64 {
+        let mut discarded = 0;
+        self.ring.get_mut().drain(|record| {
+            discarded += u64::from(matches!(record, RingRecord::Sample(_)));
+            true
         });
-        drained == DRAIN_MAX
+        discarded
     }
 
     /// Hands walks that met new code to the table builder, after the mappings of that code.

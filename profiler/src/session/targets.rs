@@ -110,8 +110,13 @@ impl Targets {
             stages.builder.expel(pid);
             return None;
         }
+        if self.pace.is_resting() {
+            // Later samples of it say what it is.
+            return Some(ImageId::default());
+        }
         // Its fork was not told: the event found no room in the ring.
-        Some(match Target::check(pid) {
+        let began = Instant::now();
+        let image = match Target::check(pid) {
             Ok(target) => {
                 let image = self.attach(target);
                 if let Some(entry) = self.followed.get(&pid) {
@@ -122,7 +127,9 @@ impl Targets {
                 image
             }
             Err(_) => ImageId::default(),
-        })
+        };
+        self.pace.spent(began.elapsed());
+        Some(image)
     }
 
     /// Begins with a child that has been waiting: with all that its parent had.

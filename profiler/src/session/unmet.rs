@@ -32,13 +32,18 @@ pub(super) struct Child {
 #[derive(Default)]
 pub(super) struct UnmetChildren {
     children: FxHashMap<Pid, Child>,
+    /// How many each program has: most that end have none.
+    counts: FxHashMap<ImageId, u32>,
 }
 
 impl UnmetChildren {
     /// One was made. Past the limit, it is met like a process of which nothing was told.
     pub(super) fn add(&mut self, pid: Pid, child: Child) {
         if self.children.len() < CHILDREN_MAX {
-            self.children.insert(pid, child);
+            *self.counts.entry(child.from).or_default() += 1;
+            if let Some(before) = self.children.insert(pid, child) {
+                self.uncount(before.from);
+            }
         }
     }
 
@@ -62,11 +67,25 @@ impl UnmetChildren {
 
     /// It is met, or has ended.
     pub(super) fn take(&mut self, pid: Pid) -> Option<Child> {
-        self.children.remove(&pid)
+        let child = self.children.remove(&pid)?;
+        self.uncount(child.from);
+        Some(child)
+    }
+
+    fn uncount(&mut self, from: ImageId) {
+        if let Some(count) = self.counts.get_mut(&from) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&from);
+            }
+        }
     }
 
     /// Those that were forked from this program.
     pub(super) fn heirs_of(&self, image: ImageId) -> Vec<Pid> {
+        if !self.counts.contains_key(&image) {
+            return Vec::new();
+        }
         let children = self.children.iter();
         children
             .filter(|(_, child)| child.from == image)
@@ -76,6 +95,7 @@ impl UnmetChildren {
 
     /// Forgets all of them, and says how many they were.
     pub(super) fn clear(&mut self) -> u64 {
+        self.counts.clear();
         std::mem::take(&mut self.children).len() as u64
     }
 }

@@ -1,5 +1,7 @@
 //! Locations and what is known of them before they have names.
 
+use std::hash::{BuildHasher as _, RandomState};
+
 use rustc_hash::FxHashMap;
 
 use crate::model::{
@@ -15,11 +17,12 @@ const ROOTS: [&str; 5] = [
     "_find_and_load",
 ];
 
-/// Most locations. A large program has some ten thousand; a process that makes up code addresses has no end of them.
-const LOCATIONS_MAX: usize = 2_000_000;
+/// Most locations, of some 150 bytes each. A large program has some ten thousand; a process that makes up code addresses
+/// has no end of them.
+const LOCATIONS_MAX: usize = 500_000;
 
-/// Most bytes of names, each of which is kept twice. A process may rename its functions all the time.
-const NAME_BYTES_MAX: usize = 128 << 20;
+/// Most bytes of names. A process may rename its functions all the time.
+const NAME_BYTES_MAX: usize = 48 << 20;
 
 /// Shown for what is past one of these limits.
 const LEFT_OUT: &str = "[too many different functions]";
@@ -55,7 +58,11 @@ pub(super) struct Locations {
     table: LocationTable,
     traits: Vec<Traits>,
     keys: FxHashMap<LocationKey, LocationId>,
-    frames: FxHashMap<Frame, LocationId>,
+    /// Those of frames that had their names, by the hash of the frame; in the place of one that is taken by another frame
+    /// with the same hash, by the next number.
+    frames: FxHashMap<u64, LocationId>,
+    /// Not to be foreseen by whoever chooses names.
+    hasher: RandomState,
     /// Python frames whose names come later, or never.
     waiting_python: Vec<LocationId>,
     name_bytes: usize,
@@ -81,8 +88,12 @@ impl Locations {
 
     /// The location of a frame that has its name.
     pub(super) fn intern_frame(&mut self, frame: Frame) -> LocationId {
-        if let Some(&id) = self.frames.get(&frame) {
-            return id;
+        let mut hash = self.hasher.hash_one(&frame);
+        while let Some(&id) = self.frames.get(&hash) {
+            if self.table.frames(id) == std::slice::from_ref(&frame) {
+                return id;
+            }
+            hash = hash.wrapping_add(1);
         }
         if self.is_full() && &*frame.name != LEFT_OUT {
             return self.left_out(frame.kind);
@@ -100,13 +111,9 @@ impl Locations {
             // Only what is Python code has a first line.
             is_hidden: frame.kind == FrameKind::Interpreter && frame.first_line.is_some(),
         };
-        let id = self.push(
-            Location {
-                frames: vec![frame.clone()],
-            },
-            traits,
-        );
-        self.frames.insert(frame, id);
+        let frames = vec![frame];
+        let id = self.push(Location { frames }, traits);
+        self.frames.insert(hash, id);
         id
     }
 

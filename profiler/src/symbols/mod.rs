@@ -7,7 +7,9 @@
 //! * **Must not know** how a stack was found, nor how it is counted and shown.
 
 mod allowance;
+mod budgets;
 mod contest;
+mod counts;
 mod cross_check;
 mod diagnosis;
 mod kernel;
@@ -21,6 +23,7 @@ mod python_codes;
 pub mod python_name;
 mod recent;
 mod resolver;
+mod shared_memory;
 mod symbol_file;
 pub mod worker;
 

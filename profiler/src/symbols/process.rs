@@ -10,43 +10,36 @@ use rustc_hash::FxHashMap;
 
 use super::{
     MapState, NameDiagnosis, NameFacts,
-    allowance::{Allowance, WORK_AT_ONCE},
+    allowance::Allowance,
+    budgets::{Budgets, MAPPING_BYTES, MAPPING_BYTES_OF_EACH},
     contest::Contest,
+    counts::Counts,
     diagnose,
     locations::Locations,
     perf_map::{
-        PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation, PerfMapMemory,
+        PerfMapBeginning, PerfMapEvent, PerfMapFile, PerfMapLimits, PerfMapLocation,
         PerfMapPosition, PerfMapState, Refusal,
     },
     python_codes::PythonCodes,
-    recent::{Recent, Seen},
+    recent::Recent,
+    shared_memory::Share,
 };
 use crate::{
-    model::{Avma, Frame, Location, LocationId, Pid},
+    model::{Avma, Frame, KtimeNs, Location, LocationId, Pid},
     process::{
         Pace, ProcessMap, PythonInfo, Target, file_time_at, interpreter::PatientReader,
-        perf_map_directory, perf_map_handle, thread_time,
+        now_monotonic, perf_map_directory, perf_map_handle, thread_time,
     },
 };
 
-/// Addresses remembered of one process; past it they are looked up again.
-const CACHED_ADDRESSES_MAX: usize = 1 << 20;
+/// What an address takes that is remembered, in a hash table that is half full.
+const CACHED_ADDRESS_BYTES: usize = 40;
 
 /// Perf maps of ancestors that are looked into.
 const ANCESTORS_MAX: usize = 16;
 
 /// Index in `Resolver::modules`.
 pub(super) type ModuleIndex = u32;
-
-/// Counts of one process's samples, for [`diagnose`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    samples: u64,
-    trampoline_frames: u64,
-    named_frames: u64,
-    interpreter_samples: u64,
-    without_outer_trampoline: u64,
-}
 
 /// A perf map that several processes have names in: its own one, and forked children.
 type SharedMap = Arc<Mutex<OwnedMap>>;
@@ -93,13 +86,20 @@ pub(super) struct Process {
     /// Its interpreter, where its frames are read.
     pub(super) codes: Option<PythonCodes>,
     cache: FxHashMap<Avma, LocationId>,
+    cache_share: Share,
+    mapping_share: Share,
+    budgets: Budgets,
+    /// Until when the perf map was read to its end, by the clock of samples.
+    map_read_until: Option<KtimeNs>,
+    /// All that was in it when the sample was taken was read.
+    is_map_current: bool,
     missed: Vec<Avma>,
     pub(super) recent: Recent,
     pub(super) counts: Counts,
 }
 
 /// The map of a process, as far as there is time to read it.
-fn perf_map_of(target: &Target, memory: &PerfMapMemory) -> SharedMap {
+fn perf_map_of(target: &Target, budgets: &Budgets) -> SharedMap {
     let location = PerfMapLocation {
         directory: target.perf_map_directory(),
         ns_pid: target.ns_pid,
@@ -112,14 +112,17 @@ fn perf_map_of(target: &Target, memory: &PerfMapMemory) -> SharedMap {
         read_before: None,
         began: Some(began),
     };
-    let map = unread_map(location, memory).beginning_at(beginning);
+    let map = unread_map(location, budgets).beginning_at(beginning);
     let map = share(map, target.pid);
-    lock(&map).read_on(WORK_AT_ONCE);
+    let begun = thread_time();
+    lock(&map).read_on(budgets.map_work.left(Instant::now()));
+    budgets.map_work.spend(thread_time().saturating_sub(begun));
     map
 }
 
-fn unread_map(location: PerfMapLocation, memory: &PerfMapMemory) -> PerfMapFile {
-    PerfMapFile::sharing(location, PerfMapLimits::default(), memory.clone())
+fn unread_map(location: PerfMapLocation, budgets: &Budgets) -> PerfMapFile {
+    let memory = budgets.perf_maps.clone();
+    PerfMapFile::sharing(location, PerfMapLimits::default(), memory)
 }
 
 /// The map of a process. It is read when a name is looked for.
@@ -144,17 +147,24 @@ impl Process {
         target: &Target,
         python: PythonInfo,
         known: impl Fn(Pid) -> Option<SharedMap>,
-        memory: &PerfMapMemory,
+        budgets: &Budgets,
     ) -> Self {
         let ancestors = target.forked_from();
         let inherited = ancestors
             .iter()
-            .map(|ancestor| known(ancestor.pid).unwrap_or_else(|| perf_map_of(ancestor, memory)))
+            .map(|ancestor| known(ancestor.pid).unwrap_or_else(|| perf_map_of(ancestor, budgets)))
             .collect();
-        Self::with_maps(target.pid, perf_map_of(target, memory), inherited, python)
+        let map = perf_map_of(target, budgets);
+        Self::with_maps(target.pid, map, inherited, python, budgets)
     }
 
-    fn with_maps(pid: Pid, map: SharedMap, inherited: Vec<SharedMap>, python: PythonInfo) -> Self {
+    fn with_maps(
+        pid: Pid,
+        map: SharedMap,
+        inherited: Vec<SharedMap>,
+        python: PythonInfo,
+        budgets: &Budgets,
+    ) -> Self {
         let (map_replacements, map_generation) = version(&lock(&map).file);
         Self {
             pid,
@@ -162,7 +172,7 @@ impl Process {
             map_replacements,
             map_generation,
             map_pace: Pace::default(),
-            map_allowance: Allowance::new(),
+            map_allowance: Allowance::new(Instant::now(), &budgets.map_work),
             map,
             map_is_open: false,
             mappings: Arc::default(),
@@ -170,6 +180,11 @@ impl Process {
             python,
             codes: None,
             cache: FxHashMap::default(),
+            cache_share: Share::new(budgets.addresses.clone()),
+            mapping_share: Share::new(budgets.mappings.clone()),
+            budgets: budgets.clone(),
+            map_read_until: None,
+            is_map_current: false,
             missed: Vec::new(),
             recent: Recent::default(),
             counts: Counts::default(),
@@ -177,7 +192,7 @@ impl Process {
     }
 
     /// A child process, with all that its parent has. Costs no more than its own perf map.
-    pub(super) fn forked(&self, child: ForkedChild<'_>, memory: &PerfMapMemory) -> Self {
+    pub(super) fn forked(&self, child: ForkedChild<'_>) -> Self {
         let mut parents = lock(&self.map);
         // What the parent wrote before the child was made, should a name be missing.
         parents.is_behind = true;
@@ -194,7 +209,7 @@ impl Process {
                 ns_pid,
                 owner_uid: own.location().owner_uid,
             };
-            let map = unread_map(location, memory).with_directory_of(own);
+            let map = unread_map(location, &self.budgets).with_directory_of(own);
             share(map.beginning_at(beginning), owner)
         };
         let map = map_of(child.ns_pid, child.since_boot, child.pid);
@@ -211,7 +226,13 @@ impl Process {
             mappings: Arc::clone(&self.mappings),
             modules: Arc::clone(&self.modules),
             codes: self.codes.as_ref().map(|codes| codes.forked(child.pid)),
-            ..Self::with_maps(child.pid, map, inherited, self.python.clone())
+            ..Self::with_maps(
+                child.pid,
+                map,
+                inherited,
+                self.python.clone(),
+                &self.budgets,
+            )
         }
     }
 
@@ -219,12 +240,7 @@ impl Process {
     /// but where the perf map is, and what in it is not the new one's.
     ///
     /// `is_fresh`: it has only just begun, so that all that is in the map by now is the old one's.
-    pub(super) fn replaced(
-        &self,
-        since_boot: Duration,
-        is_fresh: bool,
-        memory: &PerfMapMemory,
-    ) -> Self {
+    pub(super) fn replaced(&self, since_boot: Duration, is_fresh: bool) -> Self {
         let mut map = lock(&self.map);
         map.is_frozen = true;
         let own = &map.file;
@@ -240,25 +256,31 @@ impl Process {
             began: Some(began),
         };
         let location = own.location().clone();
-        let map = unread_map(location, memory)
+        let map = unread_map(location, &self.budgets)
             .with_directory_of(own)
             .beginning_at(beginning);
         let map = share(map, self.pid);
-        Self::with_maps(self.pid, map, Vec::new(), PythonInfo::unknown())
+        let python = PythonInfo::unknown();
+        Self::with_maps(self.pid, map, Vec::new(), python, &self.budgets)
     }
 
-    /// Gives names to Python frames whose code objects could not be read at once.
+    /// Gives names to Python frames whose code objects could not be read at once; `last_wait`: for the last time, with a
+    /// wait of so long for each request.
     pub(super) fn name_late_code(
         &mut self,
         locations: &mut Locations,
         reader: &mut PatientReader,
-        patience: Duration,
+        last_wait: Option<Duration>,
     ) {
         let waiting = self.codes.as_mut().filter(|codes| codes.is_waiting());
         let Some(codes) = waiting else {
             return;
         };
-        for (id, frame) in codes.catch_up(reader, patience) {
+        let named = match last_wait {
+            Some(timeout) => codes.finish(reader, timeout),
+            None => codes.catch_up(reader),
+        };
+        for (id, frame) in named {
             let frames = vec![frame];
             locations.name(id, Location { frames });
         }
@@ -295,7 +317,7 @@ impl Process {
     /// line before the first execution (`compile_trampoline`, Python/perf_trampoline.c).
     pub(super) fn name_of(&mut self, at: Avma) -> Option<Frame> {
         let mut own = self.own_name_of(at);
-        if own.is_none() {
+        if own.is_none() && !self.is_map_current {
             self.refresh_map();
             own = self.own_name_of(at);
         }
@@ -352,11 +374,13 @@ impl Process {
     /// Reads what was added to the perf map. One that is replaced all the time is read anew only so often, and of one that
     /// grows without end only so much. Returns true when there may be more to read.
     pub(super) fn refresh_map(&mut self) -> bool {
+        // Not again for each frame of the sample, whatever comes of it.
+        self.is_map_current = true;
         if self.map_pace.is_resting() {
             return true;
         }
-        let (left, begun) = (self.map_allowance.left(), thread_time());
-        let began = Instant::now();
+        let (began, begun, until) = (Instant::now(), thread_time(), now_monotonic());
+        let left = self.map_allowance.left(began);
         let mut map = lock(&self.map);
         let event = map.read_on(left);
         let is_behind = map.is_behind;
@@ -368,7 +392,17 @@ impl Process {
             self.map_pace.spent(began.elapsed());
         }
         self.note_map_changes();
-        is_behind | self.read_on_inherited()
+        let is_behind = is_behind | self.read_on_inherited();
+        if !is_behind {
+            self.map_read_until = Some(until);
+        }
+        is_behind
+    }
+
+    /// A sample is to be resolved. Code has its line in the perf map before it runs: what was read after the sample was
+    /// taken need not be read again for it.
+    pub(super) fn begin_sample(&mut self, taken: KtimeNs) {
+        self.is_map_current = self.map_read_until.is_some_and(|until| taken < until);
     }
 
     /// Those of ancestors are read on when a child was made of them, to where they end now. What was added in between is
@@ -379,7 +413,7 @@ impl Process {
             let mut map = lock(map);
             if map.is_behind {
                 let begun = thread_time();
-                map.read_on(self.map_allowance.left());
+                map.read_on(self.map_allowance.left(Instant::now()));
                 self.map_allowance
                     .spend(thread_time().saturating_sub(begun));
                 was_read = true;
@@ -392,9 +426,9 @@ impl Process {
         is_behind
     }
 
-    /// Reads the whole perf map, however long that takes: nothing else waits for it.
-    pub(super) fn read_whole_map(&mut self) {
-        lock(&self.map).read_on(Duration::MAX);
+    /// Reads the perf map as long as `may_go_on` says so.
+    pub(super) fn read_map_while(&mut self, may_go_on: impl FnMut() -> bool) {
+        lock(&self.map).read_on_while(may_go_on);
         self.missed_may_have_names();
         self.note_map_changes();
     }
@@ -425,18 +459,31 @@ impl Process {
 
     /// Remembers the location of an address; `named`: more of the perf map will not change it.
     pub(super) fn remember(&mut self, at: Avma, id: LocationId, named: bool) {
-        if self.cache.len() >= CACHED_ADDRESSES_MAX {
+        if !self.cache_share.has_room(CACHED_ADDRESS_BYTES) {
             return;
         }
         self.cache.insert(at, id);
+        self.cache_share
+            .set(self.cache.len() * CACHED_ADDRESS_BYTES);
         if !named {
             self.missed.push(at);
         }
     }
 
+    /// How many of its mappings there is memory for.
+    pub(super) fn room_for_mappings(&mut self, wanted: usize) -> usize {
+        if self.mapping_share.set(wanted * MAPPING_BYTES) {
+            return wanted;
+        }
+        let kept = wanted.min(MAPPING_BYTES_OF_EACH / MAPPING_BYTES);
+        self.mapping_share.set(kept * MAPPING_BYTES);
+        kept
+    }
+
     /// Mappings or names are others now.
     pub(super) fn forget_addresses(&mut self) {
-        self.cache.clear();
+        self.cache = FxHashMap::default();
+        self.cache_share.set(0);
         self.missed.clear();
         self.recent.clear();
     }
@@ -501,14 +548,18 @@ impl Process {
 
 impl OwnedMap {
     /// Reads what was added, for so long at most.
-    fn read_on(&mut self, patience: Duration) -> Option<PerfMapEvent> {
+    fn read_on(&mut self, limit: Duration) -> Option<PerfMapEvent> {
+        let begun = thread_time();
+        self.read_on_while(|| thread_time().saturating_sub(begun) < limit)
+    }
+
+    /// The same as long as `may_go_on` says so, which is asked before each piece of at most 128 KiB.
+    fn read_on_while(&mut self, may_go_on: impl FnMut() -> bool) -> Option<PerfMapEvent> {
         if self.is_frozen {
             self.is_behind = false;
             return None;
         }
-        let begun = thread_time();
-        let worked = || thread_time().saturating_sub(begun);
-        let refresh = self.file.refresh_while(|| worked() < patience);
+        let refresh = self.file.refresh_while(may_go_on);
         self.is_behind = refresh.is_behind;
         refresh.event
     }
@@ -534,28 +585,4 @@ impl OwnedMap {
 /// Changes of either mean that addresses have other names, or more of them have one.
 fn version(map: &PerfMapFile) -> (u64, u64) {
     (map.map().replacements(), map.map().generation())
-}
-
-impl Counts {
-    /// Samples so far.
-    pub(super) const fn samples(&self) -> u64 {
-        self.samples
-    }
-
-    /// Counts a sample.
-    pub(super) fn add(&mut self, seen: Seen) {
-        let Seen {
-            named_frames,
-            trampoline_frames,
-            interpreter,
-            outermost_is_root,
-        } = seen;
-        self.samples += 1;
-        self.named_frames += u64::from(named_frames);
-        self.trampoline_frames += u64::from(trampoline_frames);
-        if interpreter {
-            self.interpreter_samples += 1;
-            self.without_outer_trampoline += u64::from(outermost_is_root != Some(true));
-        }
-    }
 }

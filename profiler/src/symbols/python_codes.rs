@@ -3,11 +3,16 @@
 //! A code object that was freed before it could be read is lost, but never taken for the one that lies there now: its
 //! identity, which the kernel side computed in the moment of the sample, differs.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustc_hash::FxHashMap;
 
-use super::{allowance::Allowance, locations::unknown_frame};
+use super::{
+    allowance::Allowance, budgets::Budgets, locations::unknown_frame, shared_memory::Share,
+};
 use crate::{
     model::{Avma, Frame, FrameKind, LocationId, Pid, PythonFrame, ResolveMiss},
     process::{
@@ -19,15 +24,27 @@ use crate::{
 };
 
 /// Code objects that are remembered of one process. Past it all are forgotten, and read again when they are seen: a
-/// program that makes ever new code would otherwise fill our memory.
+/// program that makes ever new code would otherwise fill our memory. They are forgotten, too, when there is no memory left
+/// of what all processes share ([`Budgets::codes`]).
 const CODES_MAX: usize = 1 << 16;
-/// The same in bytes of names and line tables.
-const CODE_BYTES_MAX: usize = 64 << 20;
+/// What is read of a process with one request: so many code objects at most, and no more after so many bytes of names and
+/// line tables, or so much CPU time. What is left is read with the next requests.
+const CODES_AT_ONCE: usize = 1024;
+const BYTES_AT_ONCE: usize = 4 << 20;
+const WORK_AT_ONCE: Duration = Duration::from_millis(10);
 /// Samples wait so long at most for the code objects of one of them: some microseconds each. What takes longer gets its
-/// names when they come.
+/// names when they come. All processes together wait no longer than
+/// [`WAIT_AT_ONCE`](crate::process::interpreter::WAIT_AT_ONCE).
 const PATIENCE: Duration = Duration::from_millis(20);
+/// A process that took too long so many times in a row is not waited for.
+const DELAYS_MAX: u32 = 5;
 /// Frames that wait for their names, of one process.
 const WAITING_MAX: usize = 1 << 16;
+/// What a code object takes besides its names and its line table, a line of it that was seen, and a frame that waits for
+/// its name.
+const CODE_BYTES: usize = 192;
+const LINE_BYTES: usize = 24;
+const WAITING_BYTES: usize = 96;
 
 /// A code object at an address.
 type Key = (Avma, u32);
@@ -44,15 +61,19 @@ pub(super) struct PythonCodes {
     /// A read that has not come back yet. Until it does, there is no other.
     outstanding: Option<Reading<CodesRead>>,
     /// Frames whose code objects were not read yet, and their locations.
-    waiting: FxHashMap<Key, Vec<(Option<i32>, LocationId)>>,
+    waiting: FxHashMap<Key, FxHashMap<Option<i32>, LocationId>>,
     waiting_frames: usize,
     /// Why those of the last read could not be read.
     missed: FxHashMap<Key, CodeMiss>,
+    /// How often of late a read took longer than samples wait: they wait half as long for the next one each time.
+    delays: u32,
     /// Those whose names have come.
     ready: Vec<(LocationId, Frame)>,
     /// A child begins with its parent's.
     codes: Arc<FxHashMap<Key, Known>>,
+    /// Names and line tables of those that were read for this process.
     bytes: usize,
+    share: Share,
 }
 
 /// One code object.
@@ -82,31 +103,49 @@ struct CodesRead {
 
 impl PythonCodes {
     /// Nothing is known yet but the interpreter.
-    pub(super) fn new(pid: Pid, interpreter: Arc<Interpreter>) -> Self {
+    pub(super) fn new(pid: Pid, interpreter: Arc<Interpreter>, budgets: &Budgets) -> Self {
+        let allowance = Allowance::new(Instant::now(), &budgets.code_work);
+        let share = Share::new(budgets.codes.clone());
+        Self::with(pid, interpreter, allowance, share)
+    }
+
+    fn with(pid: Pid, interpreter: Arc<Interpreter>, allowance: Allowance, share: Share) -> Self {
         Self {
             pid,
             interpreter,
             memory: None,
             parents_memory: None,
-            allowance: Allowance::new(),
+            allowance,
             outstanding: None,
             waiting: FxHashMap::default(),
             waiting_frames: 0,
             missed: FxHashMap::default(),
+            delays: 0,
             ready: Vec::new(),
             codes: Arc::default(),
             bytes: 0,
+            share,
         }
     }
 
     /// A child process: its code objects lie where its parent's do.
     pub(super) fn forked(&self, pid: Pid) -> Self {
-        Self {
-            parents_memory: self.memory.clone().or_else(|| self.parents_memory.clone()),
-            codes: Arc::clone(&self.codes),
-            bytes: self.bytes,
-            ..Self::new(pid, Arc::clone(&self.interpreter))
+        let interpreter = Arc::clone(&self.interpreter);
+        let allowance = self.allowance.another(Instant::now());
+        let mut child = Self::with(pid, interpreter, allowance, self.share.another());
+        child.parents_memory = self.memory.clone().or_else(|| self.parents_memory.clone());
+        // Where there is no room for its own list, it reads what it needs.
+        if child.share.has_room(self.codes.len() * CODE_BYTES) {
+            child.codes = Arc::clone(&self.codes);
+            child.account();
         }
+        child
+    }
+
+    /// Counts the memory. False: there is no more.
+    fn account(&mut self) -> bool {
+        let codes = self.codes.len() * CODE_BYTES + self.bytes;
+        self.share.set(codes + self.waiting_frames * WAITING_BYTES)
     }
 
     /// Reads the code objects of these frames that were not seen before: some 20 µs each, and no more than there is time
@@ -116,23 +155,38 @@ impl PythonCodes {
         frames: impl Iterator<Item = PythonFrame>,
         reader: &mut PatientReader,
     ) {
-        let new: Vec<Key> = frames
+        let is_new = |key: &Key| !self.codes.contains_key(key) && !self.waiting.contains_key(key);
+        let mut new: Vec<Key> = frames
             .map(|frame| (frame.code, frame.identity))
-            .filter(|key| !self.codes.contains_key(key))
+            .filter(is_new)
             .collect();
         if !new.is_empty() {
-            self.read(new, reader, PATIENCE);
+            new.sort_unstable();
+            new.dedup();
+            self.read(new, reader, timeout_after(self.delays));
         }
     }
 
     /// Goes on with what could not be read at once, and takes the names that have come since.
-    pub(super) fn catch_up(
+    pub(super) fn catch_up(&mut self, reader: &mut PatientReader) -> Vec<(LocationId, Frame)> {
+        if self.outstanding.is_some() || !self.waiting.is_empty() {
+            self.read(Vec::new(), reader, Duration::ZERO);
+        }
+        std::mem::take(&mut self.ready)
+    }
+
+    /// The last names: request after request, as long as each brings some and there is time to wait for them.
+    pub(super) fn finish(
         &mut self,
         reader: &mut PatientReader,
-        patience: Duration,
+        timeout: Duration,
     ) -> Vec<(LocationId, Frame)> {
-        if self.outstanding.is_some() || !self.waiting.is_empty() {
-            self.read(Vec::new(), reader, patience);
+        while !self.waiting.is_empty() {
+            let before = self.waiting_frames;
+            self.request(Vec::new(), reader, timeout);
+            if self.waiting_frames >= before {
+                break;
+            }
         }
         std::mem::take(&mut self.ready)
     }
@@ -142,14 +196,27 @@ impl PythonCodes {
         !self.waiting.is_empty() || !self.ready.is_empty()
     }
 
-    fn read(&mut self, mut keys: Vec<Key>, reader: &mut PatientReader, patience: Duration) {
+    /// Takes in what was asked for before, and reads these code objects, none of which is waited for yet, and then those
+    /// that are.
+    fn read(&mut self, mut keys: Vec<Key>, reader: &mut PatientReader, timeout: Duration) {
+        if self.outstanding.is_some() {
+            self.request(Vec::new(), reader, timeout);
+            keys.retain(|key| !self.codes.contains_key(key));
+        }
+        let is_wanted = !keys.is_empty() || !self.waiting.is_empty();
+        if is_wanted && self.outstanding.is_none() && !self.allowance.left(Instant::now()).is_zero()
+        {
+            self.request(keys, reader, timeout);
+        }
+    }
+
+    fn request(&mut self, mut keys: Vec<Key>, reader: &mut PatientReader, timeout: Duration) {
         let reading = match self.outstanding.take() {
             Some(reading) => reading,
-            None if self.allowance.left().is_zero() => return,
             None => {
-                keys.extend(self.waiting.keys().copied());
-                keys.sort_unstable();
-                keys.dedup();
+                let room = CODES_AT_ONCE.saturating_sub(keys.len());
+                keys.truncate(CODES_AT_ONCE);
+                keys.extend(self.waiting.keys().take(room).copied());
                 let (pid, memory) = (self.pid, self.memory.clone());
                 let parents = self.parents_memory.clone();
                 let interpreter = Arc::clone(&self.interpreter);
@@ -160,9 +227,19 @@ impl PythonCodes {
                 }
             }
         };
-        match reading.wait(patience) {
-            Progress::Done(read) => self.take_in(read),
-            Progress::Waiting => self.outstanding = Some(reading),
+        let began = Instant::now();
+        match reader.wait(&reading, timeout) {
+            Progress::Done(read) => {
+                self.delays = self.delays.saturating_sub(1);
+                self.take_in(read);
+            }
+            Progress::Waiting => {
+                // Not where there was no time to wait, for reasons of others.
+                if !timeout.is_zero() && began.elapsed() >= timeout {
+                    self.delays = (self.delays + 1).min(DELAYS_MAX);
+                }
+                self.outstanding = Some(reading);
+            }
             Progress::Failed => {}
         }
     }
@@ -175,10 +252,10 @@ impl PythonCodes {
         for (key, code) in read.codes {
             let waiting = match &code {
                 // What could not be read at all may be later.
-                Err(_) if !could_read => Vec::new(),
+                Err(_) if !could_read => FxHashMap::default(),
                 _ => self.waiting.remove(&key).unwrap_or_default(),
             };
-            self.waiting_frames -= waiting.len();
+            self.waiting_frames = self.waiting_frames.saturating_sub(waiting.len());
             let code = match code {
                 Ok(code) => Arc::new(code),
                 Err(miss) => {
@@ -193,13 +270,15 @@ impl PythonCodes {
             let frame = |at: Option<i32>| named(&code, at.map(|at| code.line_at(at)));
             self.ready
                 .extend(waiting.into_iter().map(|(at, id)| (id, frame(at))));
-            if self.codes.len() >= CODES_MAX || self.bytes >= CODE_BYTES_MAX {
+            let bytes = code.heap_bytes() + CODE_BYTES;
+            if self.codes.len() >= CODES_MAX || !self.share.has_room(bytes) {
                 self.codes = Arc::default();
                 self.bytes = 0;
             }
             self.bytes += code.heap_bytes();
             let lines = FxHashMap::default();
             Arc::make_mut(&mut self.codes).insert(key, Known { code, lines });
+            self.account();
         }
     }
 
@@ -209,7 +288,8 @@ impl PythonCodes {
         let Some(known) = self.codes.get(&key) else {
             // Not asked for yet, or not answered.
             let may_come = self.memory.is_none() || !self.missed.contains_key(&key);
-            return if may_come && self.waiting_frames < WAITING_MAX {
+            let has_room = self.waiting_frames < WAITING_MAX && self.share.has_room(WAITING_BYTES);
+            return if may_come && has_room {
                 Lookup::Later
             } else {
                 let miss = self.missed.get(&key);
@@ -227,8 +307,12 @@ impl PythonCodes {
     /// Remembers the location of a frame that was just looked up.
     pub(super) fn remember(&mut self, frame: PythonFrame, line: Option<u32>, id: LocationId) {
         let key = (frame.code, frame.identity);
-        if let Some(known) = Arc::make_mut(&mut self.codes).get_mut(&key) {
+        if self.share.has_room(LINE_BYTES)
+            && let Some(known) = Arc::make_mut(&mut self.codes).get_mut(&key)
+        {
             known.lines.insert(line, id);
+            self.bytes += LINE_BYTES;
+            self.account();
         }
     }
 
@@ -238,16 +322,24 @@ impl PythonCodes {
         self.waiting
             .entry(key)
             .or_default()
-            .push((frame.instruction, id));
+            .insert(frame.instruction, id);
         self.waiting_frames += 1;
+        self.account();
     }
 
     /// The location of a frame that waits for its name already.
     pub(super) fn waiting_location(&self, frame: PythonFrame) -> Option<LocationId> {
         let waiting = self.waiting.get(&(frame.code, frame.identity))?;
-        let same = waiting.iter().find(|(at, _)| *at == frame.instruction);
-        same.map(|(_, id)| *id)
+        waiting.get(&frame.instruction).copied()
     }
+}
+
+/// How long samples wait for a process that took too long so many times in a row.
+fn timeout_after(delays: u32) -> Duration {
+    if delays >= DELAYS_MAX {
+        return Duration::ZERO;
+    }
+    PATIENCE / (1 << delays)
 }
 
 /// What a frame says of itself whose code object was not read.
@@ -273,25 +365,35 @@ fn read(
             .map(Arc::new)
     });
     let has_ended = || memory.as_ref().is_none_or(|memory| memory.has_ended());
-    let codes = keys.iter().map(|&key| {
+    let read_one = |key: Key| {
         let (Avma(at), identity) = key;
         let read_in = |memory: Option<&Arc<Memory>>| match memory {
             Some(memory) => read_code(&**memory, &interpreter.code, at, identity),
             None => Err(CodeMiss::Gone),
         };
-        let code = match read_in(memory.as_ref()) {
+        match read_in(memory.as_ref()) {
             Err(CodeMiss::Gone) => read_in(parents),
             read => read,
         };
-        let code = match code {
+        match code {
             Err(CodeMiss::Gone) if has_ended() => Err(CodeMiss::Ended),
             read => read,
-        };
-        (key, code)
-    });
+        }
+    };
+    let worked = || thread_time().saturating_sub(begun);
+    let mut bytes = 0;
+    let mut codes = Vec::new();
+    for &key in keys {
+        let code = read_one(key);
+        bytes += code.as_ref().map_or(0, Code::heap_bytes);
+        codes.push((key, code));
+        if bytes >= BYTES_AT_ONCE || worked() >= WORK_AT_ONCE {
+            break;
+        }
+    }
     CodesRead {
-        codes: codes.collect(),
-        cpu_time: thread_time().saturating_sub(begun),
+        codes,
+        cpu_time: worked(),
         memory,
     }
 }

@@ -21,8 +21,8 @@ use rustix::process::{Resource, getrlimit};
 use super::{
     CrossCheck, Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
     SymbolProcess,
+    budgets::Budgets,
     locations::{LocationKey, Locations, offset_frame, unknown_frame},
-    perf_map::PerfMapMemory,
     process::{ForkedChild, ModuleIndex, Process},
     python_codes::{Lookup, PythonCodes},
 };
@@ -62,7 +62,7 @@ const BATCH_EVERY: Duration = Duration::from_secs(2);
 pub struct Resolver {
     native: NativeSymbolizer,
     processes: FxHashMap<ImageId, Process>,
-    map_memory: PerfMapMemory,
+    budgets: Budgets,
     vdso: Option<ModuleIndex>,
     modules: Vec<Arc<Module>>,
     module_ids: FxHashMap<FileIdentity, ModuleIndex>,
@@ -92,7 +92,7 @@ impl Resolver {
         Ok(Self {
             native: NativeSymbolizer::start(NativeOptions::default(), process)?,
             processes: FxHashMap::default(),
-            map_memory: PerfMapMemory::default(),
+            budgets: Budgets::new(),
             vdso: None,
             modules: Vec::new(),
             module_ids: FxHashMap::default(),
@@ -114,14 +114,14 @@ impl Resolver {
             let mut processes = self.processes.values();
             processes.find(|it| it.pid == pid).map(Process::shared_map)
         };
-        let process = Process::new(target, python, known, &self.map_memory);
+        let process = Process::new(target, python, known, &self.budgets);
         self.processes.insert(image, process);
     }
 
     /// Begins with a child process: with all that is known of the program it was forked from.
     pub fn fork(&mut self, from: ImageId, to: ImageId, child: ForkedChild<'_>) {
         if let Some(parent) = self.processes.get(&from) {
-            let process = parent.forked(child, &self.map_memory);
+            let process = parent.forked(child);
             self.processes.insert(to, process);
         }
     }
@@ -130,7 +130,7 @@ impl Resolver {
     /// `is_fresh`: it had no time to write anything yet.
     pub fn exec(&mut self, from: ImageId, to: ImageId, since_boot: Duration, is_fresh: bool) {
         if let Some(before) = self.processes.get(&from) {
-            let process = before.replaced(since_boot, is_fresh, &self.map_memory);
+            let process = before.replaced(since_boot, is_fresh);
             self.processes.insert(to, process);
         }
     }
@@ -138,7 +138,8 @@ impl Resolver {
     /// The frames of a program's interpreter are read from now on.
     pub fn interpreter(&mut self, image: ImageId, interpreter: &Arc<Interpreter>) {
         if let Some(process) = self.processes.get_mut(&image) {
-            process.codes = Some(PythonCodes::new(process.pid, Arc::clone(interpreter)));
+            let interpreter = Arc::clone(interpreter);
+            process.codes = Some(PythonCodes::new(process.pid, interpreter, &self.budgets));
         }
     }
 
@@ -182,13 +183,20 @@ impl Resolver {
     /// Nothing more will be asked of a program: what there is to say of it.
     pub fn retire(&mut self, image: ImageId) -> Option<Retired> {
         let mut process = self.processes.remove(&image)?;
-        process.name_late_code(&mut self.locations, &mut self.reader, LATE_CODE_PATIENCE);
+        let last_wait = Some(LATE_CODE_PATIENCE);
+        process.name_late_code(&mut self.locations, &mut self.reader, last_wait);
         Some(Retired {
             names: process.diagnosis(),
             complaints: process.complaints(),
             samples: process.counts.samples(),
             rival: process.rival(),
         })
+    }
+
+    /// How many of so many mappings of a program are to be followed: there is memory for so many of all processes.
+    pub fn room_for_mappings(&mut self, image: ImageId, wanted: usize) -> usize {
+        let process = self.processes.get_mut(&image);
+        process.map_or(wanted, |process| process.room_for_mappings(wanted))
     }
 
     /// These are a program's executable mappings, its interpreter, and the descriptor with which it writes its perf map,
@@ -294,14 +302,11 @@ impl Resolver {
         more
     }
 
-    /// Reads all perf maps to their ends, for which no sample may have to wait: before and after a recording. What takes
-    /// longer than `patience` is left.
-    pub fn read_perf_maps(&mut self, patience: Duration) {
-        let until = Instant::now() + patience;
+    /// Reads all perf maps to their ends, for which no sample may have to wait: before and after a recording. Stops when
+    /// `may_go_on` says so, which is asked before each piece.
+    pub fn read_perf_maps(&mut self, mut may_go_on: impl FnMut() -> bool) {
         for process in self.processes.values_mut() {
-            if Instant::now() < until {
-                process.read_whole_map();
-            }
+            process.read_map_while(&mut may_go_on);
         }
     }
 
@@ -339,6 +344,7 @@ impl Resolver {
             resolved.locations.extend(user.iter().map(|_| unknown));
             return;
         };
+        process.begin_sample(ktime);
         let (kernel_frames, map_version) = (resolved.locations.len(), process.map_version());
         let common = process.recent.in_common(user);
         let (inner, known) = user.split_at(user.len() - common);
@@ -489,7 +495,7 @@ impl Resolver {
     /// reads its files early, then in batches. Never waits.
     pub fn pump(&mut self) {
         for process in self.processes.values_mut() {
-            process.name_late_code(&mut self.locations, &mut self.reader, Duration::ZERO);
+            process.name_late_code(&mut self.locations, &mut self.reader, None);
         }
         for (id, location) in self.native.try_answers() {
             self.locations.name(id, location);
@@ -531,9 +537,7 @@ impl Resolver {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let finished = self
-            .native
-            .finish(until.saturating_duration_since(Instant::now()));
+        let finished = self.native.finish(Duration::ZERO);
         for (id, location) in finished.answers {
             self.locations.name(id, location);
         }

@@ -35,7 +35,11 @@ use crate::{
 pub(crate) const THREAD_NAME: &str = "unwind-tables";
 /// Time for rows that walks wait for at the end, and for what is still in the queue then.
 const END_SETTLING: Duration = Duration::from_millis(500);
-const END_PATIENCE: Duration = Duration::from_millis(1500);
+const END_PATIENCE: Duration = Duration::from_secs(1);
+/// When no walk was finished for so long, the thread waits for a file system.
+const END_STALL: Duration = Duration::from_millis(700);
+/// Whoever waits for the thread looks this often whether to go on.
+const SETTLE_STEP: Duration = Duration::from_millis(20);
 
 /// A walk that the kernel side could not finish, owned.
 #[derive(Debug)]
@@ -326,12 +330,20 @@ impl TableBuilder {
         let _ = taken.recv_timeout(patience);
     }
 
-    /// Waits until the rows of all files are made that are known now, at most `patience`.
-    pub fn settle(&self, patience: Duration) {
+    /// Waits until the rows of all files are made that are known now, for `timeout` at most and as long as `may_go_on` says
+    /// so.
+    pub fn settle(&self, timeout: Duration, may_go_on: impl Fn() -> bool) {
         let (done, settled) = sync_channel(1);
         self.queue.send(Command::Settled(done));
+        let until = Instant::now() + timeout;
         // Late is no failure: walks that need a missing table are finished afterwards.
-        let _ = settled.recv_timeout(patience);
+        while may_go_on() {
+            let left = until.saturating_duration_since(Instant::now());
+            match settled.recv_timeout(left.min(SETTLE_STEP)) {
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                _ => return,
+            }
+        }
     }
 
     /// Walks finished since the last call.
@@ -342,17 +354,17 @@ impl TableBuilder {
     }
 
     /// Works off what is queued, makes no more rows, and ends the thread; `each` gets the walks that were still in it.
-    /// Takes two seconds at most: a thread that waits for a file system until then is left to itself.
+    /// Takes a second and a half at most: a thread that waits for a file system until then is left to itself.
     pub fn end(&mut self, mut each: impl FnMut(UnwoundStack)) -> BuilderStats {
         if self.outstanding.load(Ordering::Relaxed) > 0 {
-            self.settle(END_SETTLING);
+            self.settle(END_SETTLING, || true);
         }
         self.shared.is_ending.store(true, Ordering::Relaxed);
         self.queue.close();
         let until = Instant::now() + END_PATIENCE;
         let left = || until.saturating_duration_since(Instant::now());
         loop {
-            match self.finished.recv_timeout(left()) {
+            match self.finished.recv_timeout(left().min(END_STALL)) {
                 Ok(stack) => {
                     self.outstanding.fetch_sub(1, Ordering::Relaxed);
                     each(stack);

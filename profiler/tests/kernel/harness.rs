@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -107,9 +108,24 @@ pub(super) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         if is_so() {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
     panic!("{what} did not happen within half a minute");
+}
+
+/// Waits until a process has used so much CPU time from now on. Samples go by that, and on a busy machine it takes long.
+pub(super) fn let_work(pid: u32, time: Duration) {
+    let until = cpu_time(pid) + time;
+    eventually("the target's work", || cpu_time(pid) >= until);
+}
+
+/// User and system time (proc_pid_stat(5)), which is counted in hundredths of a second.
+pub(super) fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let ticks = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = ticks.map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(10 * ticks)
 }
 
 /// A number from a line of `/proc/PID/status`.

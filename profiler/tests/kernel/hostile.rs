@@ -10,13 +10,15 @@ use pyprof_bpf::{
     model::{Hz, Pid},
     process::Selector,
     profile::{Granularity, View, ViewFrame, ViewStack},
-    session::{self, Progress, PythonFrom, RecordSettings, Recording, Remark, SymbolProcess},
+    session::{
+        self, Progress, PythonFrom, PythonSource, RecordSettings, Recording, Remark, SymbolProcess,
+    },
 };
 use tokio::sync::watch;
 
 use super::{
     Python, Skip, Test, Verdict, compiled::compile, note, recording::record, refusals::in_own_tmp,
-    running::Running, scratch, script, status_field, workload,
+    running::Running, scratch, script, skip, status_field, workload,
 };
 
 pub(super) const TESTS: &[Test] = &[
@@ -41,6 +43,26 @@ pub(super) const TESTS: &[Test] = &[
         "programs_that_replace_each_other_all_the_time_harm_nobody",
         exec_storm,
     ),
+    ("function_names_without_end_harm_nobody", |python| {
+        long_python(python, "long_names")
+    }),
+    ("file_names_without_end_harm_nobody", |python| {
+        long_python(python, "long_files")
+    }),
+    ("line_tables_without_end_harm_nobody", |python| {
+        long_python(python, "long_tables")
+    }),
+    ("code_objects_without_end_harm_nobody", |python| {
+        long_python(python, "endless_code")
+    }),
+    ("perf_maps_of_many_processes_harm_nobody", |python| {
+        attack_by(python, "maps_of_many", true)?.assert_harmless();
+        Ok(())
+    }),
+    ("mappings_of_many_processes_harm_nobody", |python| {
+        attack_by(python, "mappings_of_many", true)?.assert_harmless();
+        Ok(())
+    }),
     ("a_stack_without_an_end_is_cut_short", endless_stack),
     (
         "a_process_that_must_not_be_looked_at_is_recorded",
@@ -52,6 +74,9 @@ pub(super) const TESTS: &[Test] = &[
 const MEMORY_KIB_MAX: u64 = 512 * 1024;
 /// Samples of the honest process by which it is judged.
 const SAMPLES_MIN: u64 = 50;
+
+/// A recording that has not ended by then never will.
+const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// A recording of two processes.
 struct Attack {
@@ -93,13 +118,15 @@ fn attack_by(python: &Python, way: &str, family: bool) -> Result<Attack, Skip> {
         .build()
         .unwrap();
     let (progress, _shown) = watch::channel(Progress::default());
-    let recording = session::record(
-        settings,
-        SymbolProcess::start(),
-        std::future::pending(),
-        progress,
-    );
-    let recording = runtime.block_on(recording).unwrap();
+    let recording = runtime.block_on(async {
+        let symbols = SymbolProcess::start();
+        let recording = session::record(settings, symbols, std::future::pending(), progress);
+        // A watchdog: the duration, and far more than an end takes on the busiest machine.
+        tokio::time::timeout(WATCHDOG, recording)
+            .await
+            .expect("the recording ends when it was told to")
+    });
+    let recording = recording.unwrap();
     let peak_kib = status_field(std::process::id(), "VmHWM").unwrap();
     Ok(Attack {
         recording,
@@ -262,6 +289,22 @@ fn exec_storm(python: &Python) -> Verdict {
     note(format!("{right} right in {images} programs"));
     assert!(right > 20 && images > 5, "{right} in {images}");
     assert_eq!(wrong, 0);
+    Ok(())
+}
+
+/// What the interpreter says of its code is long, or does not end. Perf maps are not asked for.
+fn long_python(python: &Python, way: &str) -> Verdict {
+    let attack = attack(python, way)?.assert_harmless();
+    let sources = attack.recording.summary.targets.iter();
+    let is_read = sources
+        .filter(|target| target.pid == attack.hostile)
+        .any(|target| matches!(target.source, PythonSource::Interpreter(_)));
+    if !is_read {
+        return skip("the frames of this interpreter are not read");
+    }
+    // It has its samples as well, each of them with what there was time to read.
+    let hostile = attack.samples(attack.hostile, |_| true);
+    assert!(hostile >= SAMPLES_MIN, "{hostile} samples");
     Ok(())
 }
 

@@ -41,8 +41,8 @@ use std::{
 use libtest_mimic::Trial;
 
 use harness::{
-    Skip, Test, Verdict, bound, eventually, for_each, note, scratch, skip, skipped, status_field,
-    trial, workload,
+    Skip, Test, Verdict, bound, cpu_time, eventually, for_each, let_work, note, scratch, skip,
+    skipped, status_field, trial, workload,
 };
 use python::Python;
 

@@ -1,9 +1,9 @@
 //! Processes that make processes: all of them are recorded, and told apart.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, fs, path::PathBuf, process::Command, time::Duration};
 
 use super::{
-    Python, Test, Verdict, eventually, note,
+    Python, Test, Verdict, eventually, let_work, note,
     recording::{Recorder, Recording, Stack, WHOLE, number_before, pyprof},
     running::{Running, remove_perf_map, signal},
     script, skip,
@@ -294,7 +294,10 @@ fn all_pythons(python: &Python) -> Verdict {
     let recorder = Recorder::start(command, &["-F", "299"]);
     let mut later = start_nursery(python);
     let workers = [new_worker(&mut before), new_worker(&mut later)];
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // They are sampled by the CPU time that they use, which on a busy machine is little: 300 samples each.
+    for &worker in &workers {
+        let_work(worker, Duration::from_secs(1));
+    }
     signal(recorder.pid(), rustix::process::Signal::INT);
     let recording = recorder.end();
     end_workers(&workers);

@@ -22,9 +22,10 @@ use super::{
 
 /// Longest path that is kept, in characters: what the kernel takes for one (`PATH_MAX`).
 const FILE_CHARS_MAX: usize = 4096;
-/// Longest name that is kept, in characters: as many as are kept of any in a perf map, where CPython writes the same
-/// names. The compiler joins those of nested functions, up to a hundred deep.
-const NAME_CHARS_MAX: usize = 8192;
+/// Longest name that is kept, in characters. The compiler joins those of nested functions, up to a hundred deep.
+const NAME_CHARS_MAX: usize = 2048;
+/// Longest path or name that is kept, in bytes of UTF-8. A program may have tens of thousands of them.
+const TEXT_BYTES_MAX: usize = 4096;
 /// Most bytes of a code object that are looked at: up to `co_linetable`, which is 144 of them, or 160 in a free-threaded
 /// build.
 const HEAD_BYTES_MAX: usize = 256;
@@ -232,8 +233,8 @@ impl Parts {
         let file = head.word(layout.file)?;
         let first_line = half_word_at(&head.bytes, usize::from(layout.first_line))?;
         Some(Self {
-            name: read_text(memory, layout, name, NAME_CHARS_MAX)?,
-            file: read_text(memory, layout, file, FILE_CHARS_MAX)?,
+            name: read_text(memory, layout, name, NAME_CHARS_MAX, TEXT_BYTES_MAX)?,
+            file: read_text(memory, layout, file, FILE_CHARS_MAX, TEXT_BYTES_MAX)?,
             // An `int`; a negative one comes from no compiler.
             first_line: u32::try_from(first_line.cast_signed()).unwrap_or(0),
             // Without it, the names are there still.
@@ -511,7 +512,14 @@ mod tests {
         let code = read(&memory).unwrap();
         assert_eq!(code.name.chars().count(), NAME_CHARS_MAX);
         assert_eq!(code.file.chars().count(), FILE_CHARS_MAX);
-        assert!(code.heap_bytes() < 13_000);
+        assert!(code.heap_bytes() < 7000);
+        let wide = text_object(4, false, &[0x2_0000; 8192]);
+        memory.put(NAME, &wide);
+        memory.put(FILE, &wide);
+        let code = read(&memory).unwrap();
+        for text in [&code.name, &code.file] {
+            assert!(text.len() <= TEXT_BYTES_MAX && text.ends_with("\u{20000}…"));
+        }
     }
 
     #[test]

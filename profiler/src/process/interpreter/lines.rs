@@ -19,7 +19,7 @@ use super::LineTableKind;
 
 /// Most bytes of a table that are decoded: what code lies behind them has no lines. A function of 10,000 lines takes
 /// some 60,000.
-pub const LINE_TABLE_BYTES_MAX: usize = 1 << 20;
+pub const LINE_TABLE_BYTES_MAX: usize = 256 << 10;
 
 /// Bytes of a code unit, of which instructions, and the caches behind them, are made.
 const UNIT_BYTES: u32 = 2;

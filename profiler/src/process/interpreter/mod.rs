@@ -25,6 +25,7 @@ mod self_check;
 mod testing;
 mod text;
 mod threads;
+mod wait_budget;
 
 pub use check::{Examined, examine};
 pub use code::{Code, CodeMiss, identity_at, read_code};
@@ -42,3 +43,4 @@ pub use requests::{RequestSupport, is_free_threaded, request_support};
 pub use self_check::NotYet;
 pub use text::read_text;
 pub use threads::{THREADS_MAX, threads};
+pub use wait_budget::WAIT_AT_ONCE;

@@ -13,8 +13,10 @@ use std::{
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+use super::wait_budget::WaitBudget;
 
 /// The threads' name, at most 15 bytes. They catch their own panics.
 pub(crate) const THREAD_NAME: &str = "python-reader";
@@ -25,9 +27,11 @@ const THREADS_MAX: usize = 8;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs reads on other threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PatientReader {
     threads: Vec<Worker>,
+    /// Time for waiting, of all reads together.
+    budget: WaitBudget,
 }
 
 /// One thread.
@@ -52,10 +56,19 @@ pub enum Progress<R> {
     Failed,
 }
 
+impl Default for PatientReader {
+    fn default() -> Self {
+        Self {
+            threads: Vec::new(),
+            budget: WaitBudget::new(Instant::now()),
+        }
+    }
+}
+
 impl<R> Reading<R> {
-    /// Waits for its result, so long at most.
-    pub fn wait(&self, patience: Duration) -> Progress<R> {
-        match self.0.recv_timeout(patience) {
+    /// Waits for its result, so long at most. While samples wait, [`PatientReader::wait`] is the way to wait.
+    pub fn wait(&self, timeout: Duration) -> Progress<R> {
+        match self.0.recv_timeout(timeout) {
             Ok(result) => Progress::Done(result),
             Err(RecvTimeoutError::Timeout) => Progress::Waiting,
             Err(RecvTimeoutError::Disconnected) => Progress::Failed,
@@ -84,6 +97,24 @@ impl PatientReader {
         worker.is_busy.store(true, Ordering::Release);
         worker.jobs.try_send(job).ok()?;
         Some(Reading(result))
+    }
+
+    /// Waits for the result of a read: for `timeout` at most, and no longer than is left of the time for waiting, which all
+    /// reads share.
+    pub fn wait<R>(&mut self, reading: &Reading<R>, timeout: Duration) -> Progress<R> {
+        let began = Instant::now();
+        let timeout = timeout.min(self.budget.left(began));
+        let progress = reading.wait(timeout);
+        if !timeout.is_zero() {
+            let now = Instant::now();
+            self.budget.spend(now, now.saturating_duration_since(began));
+        }
+        progress
+    }
+
+    /// From now on, all waits together take no longer than `total`: the recording is to end.
+    pub const fn limit_waits(&mut self, total: Duration) {
+        self.budget.set_final(total);
     }
 
     fn start(&mut self) -> Option<&Worker> {
@@ -162,6 +193,22 @@ mod tests {
             .collect();
         assert!(blocked.iter().all(Option::is_some));
         assert!(reader.begin(|| 1).is_none());
+        drop(go);
+    }
+
+    #[test]
+    fn a_thousand_reads_that_do_not_come_back_share_one_limit() {
+        let mut reader = PatientReader::default();
+        let (go, stuck) = channel::<()>();
+        let stuck = Mutex::new(stuck);
+        let late = reader
+            .begin(move || stuck.lock().is_ok_and(|it| it.recv().is_ok()))
+            .expect("a thread");
+        reader.limit_waits(SHORT);
+        for _ in 0..1000 {
+            // Each of them would wait for a minute.
+            assert_eq!(reader.wait(&late, LONG), Progress::Waiting);
+        }
         drop(go);
     }
 

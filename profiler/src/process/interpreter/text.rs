@@ -25,8 +25,8 @@ struct Form {
     is_cut: bool,
 }
 
-/// The text of the `str` at `at`, with at most `chars_max` characters: of a longer one the beginning, with `…` for the last
-/// of them.
+/// The text of the `str` at `at`, with at most `chars_max` characters and `bytes_max` bytes of UTF-8: of a longer one the
+/// beginning, with `…` for the last of them.
 ///
 /// Lone surrogates, which stand for bytes of file names that are not UTF-8, become U+FFFD. Control characters are kept.
 /// `None`: not readable, or no text by its state, its length or its characters. Takes one read or two, and a third where
@@ -36,6 +36,7 @@ pub fn read_text(
     layout: &CodeLayout,
     at: u64,
     chars_max: usize,
+    bytes_max: usize,
 ) -> Option<Box<str>> {
     let length_end = usize::from(layout.text_length) + 8;
     let header_bytes = length_end.max(usize::from(layout.text_state) + 4);
@@ -43,7 +44,11 @@ pub fn read_text(
         form_of(layout, header, chars_max)
     })?;
     let mut text = decode(form, &data)?;
-    if form.is_cut {
+    if text.len() > bytes_max {
+        let end = bytes_max.saturating_sub(CUT.len_utf8());
+        text.truncate(text.floor_char_boundary(end));
+        text.push(CUT);
+    } else if form.is_cut {
         text.pop();
         text.push(CUT);
     }
@@ -112,7 +117,7 @@ mod tests {
     fn read(object: &[u8], chars_max: usize) -> Option<Box<str>> {
         let memory = Memory::default();
         memory.put(AT, object);
-        let text = read_text(&memory, &LAYOUT, AT, chars_max);
+        let text = read_text(&memory, &LAYOUT, AT, chars_max, 1 << 20);
         assert!(memory.reads.get() <= 3);
         text
     }
@@ -145,7 +150,7 @@ mod tests {
             let mut object = ascii_object(text);
             object.resize(object.len() + 300, 0xaa);
             memory.put(AT, &object);
-            let found = read_text(&memory, &LAYOUT, AT, 4096);
+            let found = read_text(&memory, &LAYOUT, AT, 4096, 1 << 20);
             assert_eq!((found.as_deref(), memory.reads.get()), (Some(text), reads));
         }
     }
@@ -184,8 +189,11 @@ mod tests {
         let mut object = ascii_object("name");
         object[32..36].copy_from_slice(&[3, 1 | 8 | 16, 0, 0]);
         memory.put(AT, &object);
-        assert_eq!(read_text(&memory, &layout, AT, 9).as_deref(), Some("name"));
-        assert_eq!(read_text(&memory, &LAYOUT, AT, 9), None);
+        assert_eq!(
+            read_text(&memory, &layout, AT, 9, 99).as_deref(),
+            Some("name")
+        );
+        assert_eq!(read_text(&memory, &LAYOUT, AT, 9, 99), None);
     }
 
     #[test]
@@ -215,7 +223,7 @@ mod tests {
         assert_eq!(read(&beyond, 9), None, "past the last character");
         assert_eq!(read(&good[..43], 9), None, "its memory ends in it");
         assert_eq!(read(&good[..30], 9), None, "its memory ends in the header");
-        assert_eq!(read_text(&Memory::default(), &LAYOUT, 0, 9), None);
+        assert_eq!(read_text(&Memory::default(), &LAYOUT, 0, 9, 99), None);
     }
 
     proptest! {

@@ -116,12 +116,20 @@ impl Targets {
     /// Makes all of them known to the other stages. From here on the kernel side follows them; those that came until now
     /// are looked for once more.
     ///
-    /// `told`: the kernel side takes out those that end.
-    pub(in crate::session) fn introduce(&mut self, stages: &mut Stages<'_>, told: bool) {
+    /// `told`: the kernel side takes out those that end. Stops when `may_go_on` says so: the recording is to end then.
+    pub(in crate::session) fn introduce(
+        &mut self,
+        stages: &mut Stages<'_>,
+        told: bool,
+        may_go_on: &dyn Fn() -> bool,
+    ) {
         self.told = told;
         let pids: Vec<Pid> = self.followed.keys().copied().collect();
-        for pid in pids {
+        for pid in pids.into_iter().take_while(|_| may_go_on()) {
             self.introduce_one(pid, stages);
+        }
+        if !may_go_on() {
+            return;
         }
         if self.trees {
             // The kernel side must know the parents first.

@@ -12,12 +12,12 @@ pub struct PerfMapLimits {
 }
 
 impl Default for PerfMapLimits {
-    /// 4 million entries, 160 MiB of names, files up to 256 MiB: at worst about 290 MiB of memory for one map. Programs
-    /// with many functions have some hundred thousand entries.
+    /// 4 million entries, 80 MiB of names, files up to 256 MiB; and no more memory than there is for all maps together
+    /// ([`MEMORY_BYTES_MAX`](super::MEMORY_BYTES_MAX)). Programs with many functions have some hundred thousand entries.
     fn default() -> Self {
         Self {
             entries: 4_000_000,
-            name_bytes: 160 << 20,
+            name_bytes: 80 << 20,
             file_bytes: 256 << 20,
         }
     }
@@ -26,9 +26,10 @@ impl Default for PerfMapLimits {
 /// Longest line that is read; a longer one is skipped whole.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Longest name that is kept, in bytes; the rest of a longer one is cut off. Wide enough for 8,192 characters of four
-/// bytes, and small enough for the two bytes in which a name's length is stored.
-pub(super) const NAME_BYTES_MAX: usize = 32 << 10;
+/// Longest name that is kept, in bytes; the rest of a longer one is cut off. Wide enough for a function and a file of
+/// Python code, each as long as they are kept when they are read from the process, and small enough for the two bytes in
+/// which a name's length is stored.
+pub(super) const NAME_BYTES_MAX: usize = 8 << 10;
 
 /// Longest range believed of a `py::` entry. CPython's trampolines are 8 to 28 bytes long, at most 32 apart
 /// (`Python/asm_trampoline*.S`, 3.12 to 3.15); an interpreter rearranged by BOLT may write millions instead, because

@@ -1,23 +1,18 @@
 //! Memory that all perf maps of a recording take together. One map is bounded by its own limits; a hostile process could
 //! have thousands of children with one each.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use crate::symbols::shared_memory::{Share, SharedMemory};
 
-/// Bytes that all maps may take together: one of the largest, or some dozens of those that large programs write.
-pub const MEMORY_BYTES_MAX: usize = 320 << 20;
+/// Bytes that all maps may take together: a million entries with names of 80 bytes, or some dozens of maps of large
+/// programs.
+pub const MEMORY_BYTES_MAX: usize = 96 << 20;
 
 /// What a map may take although the others have taken everything: some hundred entries.
-const EACH_BYTES: usize = 32 << 10;
+const EACH_BYTES: usize = 16 << 10;
 
 /// The memory of some maps. A clone is the same memory.
 #[derive(Clone, Debug)]
-pub struct PerfMapMemory {
-    taken: Arc<AtomicUsize>,
-    bytes_max: usize,
-}
+pub struct PerfMapMemory(SharedMemory);
 
 impl Default for PerfMapMemory {
     fn default() -> Self {
@@ -28,61 +23,11 @@ impl Default for PerfMapMemory {
 impl PerfMapMemory {
     /// So many bytes.
     pub fn of(bytes_max: usize) -> Self {
-        Self {
-            taken: Arc::default(),
-            bytes_max,
-        }
-    }
-}
-
-/// What one map has taken of it, which it gives back when it is gone.
-#[derive(Debug)]
-pub(super) struct Share {
-    memory: PerfMapMemory,
-    bytes: usize,
-}
-
-impl Share {
-    /// Nothing yet.
-    pub(super) const fn new(memory: PerfMapMemory) -> Self {
-        Self { memory, bytes: 0 }
+        Self(SharedMemory::new(bytes_max, EACH_BYTES))
     }
 
-    /// The map has so many bytes now. False: it is not to get more.
-    pub(super) fn set(&mut self, bytes: usize) -> bool {
-        let taken = &self.memory.taken;
-        taken.fetch_add(bytes, Ordering::Relaxed);
-        taken.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.bytes = bytes;
-        bytes < EACH_BYTES || taken.load(Ordering::Relaxed) < self.memory.bytes_max
-    }
-
-    /// The bound, for messages.
-    pub(super) const fn bytes_max(&self) -> usize {
-        self.memory.bytes_max
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.memory.taken.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_one_map_has_the_others_cannot_have_but_a_little_they_get() {
-        let memory = PerfMapMemory::of(1 << 20);
-        let (mut large, mut small) = (Share::new(memory.clone()), Share::new(memory.clone()));
-        assert!(large.set((1 << 20) - 1));
-        assert!(small.set(EACH_BYTES - 1) && !small.set(EACH_BYTES));
-        assert!(!large.set(1 << 20));
-        drop(large);
-        assert!(small.set(EACH_BYTES));
-        drop(small);
-        assert_eq!(memory.taken.load(Ordering::Relaxed), 0);
+    /// The share of one map, which has nothing yet.
+    pub(super) fn share(self) -> Share {
+        Share::new(self.0)
     }
 }

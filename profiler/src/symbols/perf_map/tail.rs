@@ -9,9 +9,9 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Stat, StatxFlags, fstat, statat, statx};
 use rustix::io::{Errno, pread};
 
-use super::memory::Share;
 use super::trust::{Refusal, Rules, open_directory, refusal_of, size_of_file};
 use super::{PerfMap, PerfMapLimits, PerfMapMemory};
+use crate::symbols::shared_memory::Share;
 
 /// Bytes read at a time. What is in them takes some milliseconds at most.
 const CHUNK_BYTES: u64 = 128 << 10;
@@ -180,7 +180,7 @@ impl PerfMapFile {
             followed: None,
             refusal: None,
             map: PerfMap::with_limits(limits),
-            share: Share::new(memory),
+            share: memory.share(),
         }
     }
 

@@ -16,7 +16,7 @@ use super::{
     Python, Test, Verdict, busy, eventually, note,
     recording::{Recorder, pyprof, record},
     running::{Running, signal},
-    scratch,
+    scratch, skip,
     stops::assert_gone,
 };
 
@@ -34,6 +34,10 @@ pub(super) const TESTS: &[Test] = &[
     (
         "a_signal_at_any_moment_of_the_start_has_a_clear_end",
         signalled_early,
+    ),
+    (
+        "a_signal_that_comes_while_its_handler_is_installed_is_not_lost",
+        signalled_while_caught,
     ),
     ("a_target_killed_while_it_is_opened_is_told", target_killed),
 ];
@@ -280,6 +284,57 @@ fn signalled_early(python: &Python) -> Verdict {
         "{by_signal} ended by the signal, {empty} without samples, {recorded} with some"
     ));
     Ok(())
+}
+
+/// strace holds up each installation of a handler just after the kernel has it; then the signal is sent.
+fn signalled_while_caught(python: &Python) -> Verdict {
+    let target = busy(python);
+    for sent in [Signal::INT, Signal::TERM] {
+        let files = scratch();
+        let file = files.path().join("profile.folded");
+        let mut command = Command::new("strace");
+        command
+            .args(["-D", "-qq", "-o", "/dev/null", "-e", "trace=rt_sigaction"])
+            .args(["-e", "inject=rt_sigaction:delay_exit=500000"])
+            .arg(env!("CARGO_BIN_EXE_pyprof-bpf"))
+            .args(["--pid", &target.pid().to_string(), "--output"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => return skip(format!("cannot start strace: {error}")),
+        };
+        let bit = 1 << (sent.as_raw() - 1);
+        let caught = || mask_of(child.id(), "SigCgt") & bit != 0;
+        let begun = Instant::now();
+        while !caught() && begun.elapsed() < Duration::from_secs(30) {
+            sleep(Duration::from_millis(1));
+        }
+        if !caught() {
+            let _ = child.kill();
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            return skip(format!("strace may not trace here: {}", said.trim()));
+        }
+        signal(child.id(), sent);
+        let output = ended(child);
+        let said = assert_clear(&output);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("nothing to draw"), "{said}");
+    }
+    Ok(())
+}
+
+/// A mask of signals in `/proc/PID/status`.
+fn mask_of(pid: u32, field: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 fn target_killed(python: &Python) -> Verdict {

@@ -6,11 +6,13 @@ Each way says `ready`, and goes on until it is killed, keeping a CPU busy in bet
 import ctypes
 import mmap
 import os
+import random
 import resource
 import struct
 import sys
 import threading
 import time
+import types
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 MAP = f"/tmp/perf-{os.getpid()}.map"
@@ -372,6 +374,101 @@ def undumpable():
     os.setresgid(54_321, 54_321, 54_321)
     os.setresuid(54_321, 54_321, 54_321)
     LIBC.prctl(4, 0, 0, 0, 0)
+    ready()
+    while True:
+        work()
+
+
+def recursion(changes):
+    """Random functions call each other, nine hundred deep; each has a code object with other fields, as `changes` gives."""
+    sys.setrecursionlimit(5000)
+
+    def made(fields):
+        def function(functions, depth, end):
+            if depth:
+                return random.choice(functions)(functions, depth - 1, end)
+            while time.perf_counter() < end:
+                pass
+
+        code = function.__code__
+        if not hasattr(code, "co_qualname"):
+            fields.pop("co_qualname", None)
+        return types.FunctionType(code.replace(**fields), globals())
+
+    functions = [made(fields) for fields in changes]
+    ready()
+    while True:
+        functions[0](functions, 900, time.perf_counter() + 0.01)
+
+
+def long_names():
+    """Thousands of functions with names of 8,192 characters of four bytes."""
+    names = ("%06d" % n + "\U00020000" * 8186 for n in range(8000))
+    recursion(dict(co_name=name, co_qualname=name) for name in names)
+
+
+def long_files():
+    """The same in files whose names are as long as names of files can be."""
+    recursion(dict(co_filename=f"/{n}" + "\U00020000" * 4000, co_firstlineno=n + 1) for n in range(8000))
+
+
+def long_tables():
+    """Functions with line tables of a mebibyte, in which each unit is of another line than the one before."""
+    table = b"\x78\x02" * (1 << 19)
+    recursion(dict(co_linetable=table + bytes(2 * n), co_firstlineno=n + 1) for n in range(300))
+
+
+def endless_code():
+    """New code objects all the time: hundreds of thousands."""
+    def function():
+        return 1
+
+    code, number = function.__code__, 0
+    ready()
+    while True:
+        functions = []
+        for _ in range(2000):
+            number += 1
+            new = code.replace(co_name=f"function_{number}", co_firstlineno=number % 1_000_000 + 1)
+            functions.append(types.FunctionType(new, globals()))
+        for _ in range(3):
+            for each in functions:
+                each()
+
+
+def maps_of_many():
+    """Children with a perf map each, that grows without end and has the longest names; they are to be recorded, too."""
+    name = b"x" * 30_000
+    for _ in range(20):
+        if os.fork():
+            continue
+        code = Code(None)
+        with open(f"/tmp/perf-{os.getpid()}.map", "wb") as file:
+            while True:
+                for n in range(60):
+                    file.write(b"%x 10 py::%d%s:/x.py\n" % (code.address + 16 * n, n, name))
+                file.flush()
+                if file.tell() > 40 << 20:
+                    file.truncate(0)
+                    file.seek(0)
+                code()
+    ready()
+    while True:
+        work()
+
+
+def mappings_of_many():
+    """Children with tens of thousands of mappings each, which they change all the time."""
+    for _ in range(10):
+        if os.fork():
+            continue
+        LIBC.mmap.restype = ctypes.c_void_p
+        for n in range(30_000):
+            LIBC.mmap(None, 4096, 5 if n % 2 else 7, 0x22, -1, 0)
+        while True:
+            LIBC.mmap(None, 4096, 5, 0x22, -1, 0)
+            work()
+    time.sleep(2)
     ready()
     while True:
         work()
