@@ -371,7 +371,7 @@ fn read(
             Some(memory) => read_code(&**memory, &interpreter.code, at, identity),
             None => Err(CodeMiss::Gone),
         };
-        match read_in(memory.as_ref()) {
+        let code = match read_in(memory.as_ref()) {
             Err(CodeMiss::Gone) => read_in(parents),
             read => read,
         };
