@@ -11,14 +11,15 @@ use pyprof_bpf::{
     process::Selector,
     profile::{Granularity, View, ViewFrame, ViewStack},
     session::{
-        self, Progress, PythonFrom, PythonSource, RecordSettings, Recording, Remark, SymbolProcess,
+        self, Progress, PythonFrom, PythonSource, RecordSettings, Recording, Remark, StopReason,
+        SymbolProcess,
     },
 };
 use tokio::sync::watch;
 
 use super::{
-    Python, Skip, Test, Verdict, compiled::compile, note, recording::record, refusals::in_own_tmp,
-    running::Running, scratch, script, skip, status_field, workload,
+    Python, Skip, Test, Verdict, compiled::compile, cpu_time, note, recording::record,
+    refusals::in_own_tmp, running::Running, scratch, script, skip, status_field, workload,
 };
 
 pub(super) const TESTS: &[Test] = &[
@@ -75,8 +76,11 @@ const MEMORY_KIB_MAX: u64 = 512 * 1024;
 /// Samples of the honest process by which it is judged.
 const SAMPLES_MIN: u64 = 50;
 
+/// How long is recorded, and what the honest process must have worked by then.
+const RECORDED: Duration = Duration::from_secs(3);
+const HONEST_WORK: Duration = Duration::from_millis(500);
 /// A recording that has not ended by then never will.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_secs(600);
 
 /// A recording of two processes.
 struct Attack {
@@ -105,7 +109,7 @@ fn attack_by(python: &Python, way: &str, family: bool) -> Result<Attack, Skip> {
         subprocesses: family,
         ring_bytes: None,
         frequency: Hz(999),
-        duration: Some(Duration::from_secs(3)),
+        duration: None,
         kernel_stacks: false,
         threads: false,
         granularity: Granularity::default(),
@@ -117,11 +121,22 @@ fn attack_by(python: &Python, way: &str, family: bool) -> Result<Attack, Skip> {
         .enable_all()
         .build()
         .unwrap();
-    let (progress, _shown) = watch::channel(Progress::default());
+    let (progress, mut shown) = watch::channel(Progress::default());
+    // So that there are samples of the honest one to judge by, also on a busy machine.
+    let stop = async {
+        // Sampling has begun.
+        let _ = shown.changed().await;
+        let had = cpu_time(honest.pid());
+        tokio::time::sleep(RECORDED).await;
+        while cpu_time(honest.pid()) < had + HONEST_WORK {
+            tokio::time::sleep(RECORDED / 30).await;
+        }
+        StopReason::Interrupted
+    };
     let recording = runtime.block_on(async {
         let symbols = SymbolProcess::start();
-        let recording = session::record(settings, symbols, std::future::pending(), progress);
-        // A watchdog: the duration, and far more than an end takes on the busiest machine.
+        let recording = session::record(settings, symbols, stop, progress);
+        // A watchdog: far more than all of it takes on the busiest machine.
         tokio::time::timeout(WATCHDOG, recording)
             .await
             .expect("the recording ends when it was told to")

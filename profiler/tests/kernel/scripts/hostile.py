@@ -459,11 +459,11 @@ def maps_of_many():
 
 def mappings_of_many():
     """Children with tens of thousands of mappings each, which they change all the time."""
-    for _ in range(10):
+    for _ in range(6):
         if os.fork():
             continue
         LIBC.mmap.restype = ctypes.c_void_p
-        for n in range(30_000):
+        for n in range(20_000):
             LIBC.mmap(None, 4096, 5 if n % 2 else 7, 0x22, -1, 0)
         while True:
             LIBC.mmap(None, 4096, 5, 0x22, -1, 0)
