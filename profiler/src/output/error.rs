@@ -56,7 +56,7 @@ pub enum OutputError {
         source: io::Error,
     },
     /// One of the first three descriptors is closed.
-    #[error("{} is closed, or /dev/null: nothing written to it would arrive; name a file, for example -o profile.svg", standard(*number))]
+    #[error("{} is closed, or /dev/null: nothing written to it would arrive; redirect it to a file, or name one with --output", standard(*number))]
     Closed {
         /// Its number.
         number: u32,
