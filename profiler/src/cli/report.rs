@@ -20,7 +20,7 @@ use self::{
 use super::{
     missing_names,
     settings::Destination,
-    text::{counted, cpu_seconds, percent, seconds},
+    text::{counted, cpu_seconds, percent, seconds, visible},
 };
 use crate::{
     output::Format,
