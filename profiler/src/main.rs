@@ -5,24 +5,35 @@ use std::{
     process::ExitCode,
 };
 
-use pyprof_bpf::cli;
+use anyhow::Context as _;
+use pyprof_bpf::{cli, output::check_stdout};
 
 fn main() -> ExitCode {
     match cli::run(std::env::args_os()) {
         Ok(code) => code,
-        Err(err) => {
-            print(&err);
-            cli::exit_code(&err)
-        }
+        Err(err) => match print(&err) {
+            Ok(()) => cli::exit_code(&err),
+            Err(failed) => {
+                let _ = writeln!(io::stderr(), "error: {}", cli::message(&failed));
+                cli::exit_code(&failed)
+            }
+        },
     }
 }
 
-/// Prints an error with its causes, once. What cannot be printed is given up: there is nobody to tell.
-fn print(err: &anyhow::Error) {
+/// Prints an error with its causes, once; an error that cannot be printed is given up: there is nobody to tell. Fails
+/// where what was asked for, help or version, could not be printed.
+fn print(err: &anyhow::Error) -> anyhow::Result<()> {
     if let Some(clap) = err.downcast_ref::<clap::Error>() {
         // Chooses between standard output (help) and standard error by itself.
-        let _ = clap.print();
+        if clap.use_stderr() {
+            let _ = clap.print();
+        } else {
+            check_stdout()?;
+            clap.print().context("cannot write to standard output")?;
+        }
     } else if !cli::is_told(err) {
         let _ = writeln!(io::stderr(), "error: {}", cli::message(err));
     }
+    Ok(())
 }

@@ -274,6 +274,50 @@ fn a_reader_that_has_enough_is_no_failure() {
     assert!(stderr(&output).is_empty(), "{}", stderr(&output));
 }
 
+/// A shell that runs this script, in which `"$@"` is the program with these words.
+fn in_shell(script: &str, words: &[&str]) -> Output {
+    cleaned(Command::new("sh"))
+        .args(["-c", script, "sh", env!("CARGO_BIN_EXE_pyprof-bpf")])
+        .args(words)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn what_cannot_be_printed_is_a_failure() {
+    for words in [
+        &["--help"][..],
+        &["--version"],
+        &["doctor"],
+        &["completions", "bash"],
+        &["man"],
+    ] {
+        for (script, reason) in [
+            ("exec \"$@\" > /dev/full", "No space left on device"),
+            ("exec \"$@\" >&-", "standard output is closed"),
+        ] {
+            let output = in_shell(script, words);
+            let text = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{words:?} {script}: {text}");
+            assert!(text.contains(reason), "{words:?} {script}: {text}");
+        }
+    }
+}
+
+#[test]
+fn limits_that_are_too_low_are_named() {
+    for (script, reason) in [
+        ("ulimit -v 100000; exec \"$@\"", "raise `ulimit -v`"),
+        ("ulimit -n 6; exec \"$@\"", "raise `ulimit -n`"),
+        ("ulimit -n 20; exec \"$@\"", "raise `ulimit -n`"),
+    ] {
+        let output = in_shell(script, &["--pid", "1", "-d", "1", "-o", "/dev/null"]);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{script}: {text}");
+        assert!(text.contains(reason), "{script}: {text}");
+    }
+}
+
 /// Runs a copy of the program in `dir`, as setpriv leaves it. `None`, with the reason printed, where that cannot be.
 fn without_privileges(setpriv: &[&str], words: &[&str], dir: &Path) -> Option<Output> {
     use std::os::unix::fs::PermissionsExt as _;

@@ -18,6 +18,8 @@ use tempfile::TempDir;
 
 #[path = "support/children.rs"]
 mod children;
+#[path = "kernel_cli/destinations.rs"]
+mod destinations;
 #[path = "support/empty_tmp.rs"]
 mod empty_tmp;
 
@@ -72,7 +74,7 @@ fn run() -> ExitCode {
     // Tests run at the same time: what is left is ended after all of them.
     let _end = EndChildren;
     let arguments = Arguments::from_args();
-    let trials = vec![
+    let mut trials = vec![
         trial("a_missing_capability_is_named", missing_capability),
         trial("a_frequency_beyond_the_limit_is_wrong_usage", frequency),
         trial("a_duration_beyond_all_clocks_is_no_end", endless_duration),
@@ -88,6 +90,7 @@ fn run() -> ExitCode {
         }),
         trial("programs_without_end_cost_no_time", programs_without_end),
     ];
+    trials.extend(destinations::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

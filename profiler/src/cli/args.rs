@@ -115,12 +115,13 @@ pub(crate) struct ActivateArgs {
     reason = "each is a switch of the command line"
 )]
 pub(crate) struct RecordArgs {
-    /// Process to record; several with commas between them, or each with its own --pid
+    /// Process to record; several with commas or spaces between them, or each with its own --pid
     ///
-    /// All threads of the process are sampled. The process is neither stopped nor changed.
+    /// All threads of the process are sampled. The process is neither stopped nor changed. Lines are as good as spaces,
+    /// and a pid that is there twice counts once: --pid "$(pgrep -f app.py)" records all that are found.
     #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID", help_heading = help::TARGET)]
-    #[arg(value_parser = pid, value_delimiter = ',')]
-    pub(crate) pid: Vec<u32>,
+    #[arg(value_parser = pids)]
+    pub(crate) pid: Vec<Pids>,
 
     /// Record every Python process, also those that start later
     ///
@@ -196,8 +197,8 @@ pub(crate) struct RecordArgs {
 
     /// File to write, once per file; its extension gives the format, `-` is standard output
     ///
-    /// Known extensions: .svg, .folded, .collapsed and .txt. Standard output gets svg unless --format says otherwise,
-    /// and a terminal gets no svg. Without this option the file is `pyprof-PID-TIME.svg` in
+    /// Known extensions: .svg, .folded, .collapsed and .txt. Standard output, other descriptors (/dev/stderr, /dev/fd/3),
+    /// pipes and devices get svg unless --format or the extension says otherwise, and a terminal gets no svg. Without this option the file is `pyprof-PID-TIME.svg` in
     /// the current directory, TIME in UTC; without the pid where several processes are asked for. A file that exists is never replaced.
     #[arg(short, long, env = "PYPROF_OUTPUT", hide_env = true, value_name = "FILE", help_heading = help::OUTPUT)]
     #[arg(value_hint = ValueHint::FilePath)]
@@ -245,6 +246,10 @@ pub(crate) struct RecordArgs {
     pub(crate) ring_bytes: Option<u32>,
 }
 
+/// The value of one `--pid` of `record`. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pids(pub(crate) Vec<u32>);
+
 /// `--format` as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FormatArg {
@@ -281,6 +286,26 @@ pub(crate) enum ViewArg {
 /// Reads `--pid`. The kernel's largest pid is `PID_MAX_LIMIT` (include/linux/threads.h).
 fn pid(text: &str) -> Result<u32, String> {
     number(text, 1..=4_194_304)
+}
+
+/// Reads a `--pid` that may mean several processes: what `pgrep` and `pidof` print.
+fn pids(text: &str) -> Result<Pids, String> {
+    let is_separator = |c: char| c == ',' || c.is_ascii_whitespace();
+    let words: Vec<&str> = text
+        .split(is_separator)
+        .filter(|word| !word.is_empty())
+        .collect();
+    let pids = words.iter().map(|&word| {
+        pid(word).map_err(|reason| match words.as_slice() {
+            [only] if *only == text => reason,
+            _ => format!("`{word}`: {reason}"),
+        })
+    });
+    let pids = pids.collect::<Result<Vec<_>, _>>()?;
+    if pids.is_empty() {
+        return Err("there is no pid in it; does the program run?".to_owned());
+    }
+    Ok(Pids(pids))
 }
 
 /// Reads `--frequency`.

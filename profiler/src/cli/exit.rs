@@ -2,6 +2,7 @@
 
 use std::{io, process::ExitCode};
 
+use super::{signals::Caught, text::visible};
 use crate::{
     activate::ActivateError,
     privilege::{FeatureError, Obstacle, PrivilegeError},
@@ -25,12 +26,13 @@ pub(crate) const NOT_ALLOWED: u8 = 4;
 /// A second Ctrl-C.
 pub(crate) const ABORTED: u8 = 130;
 
-/// A second Ctrl-C. Its own type, as it has its own exit code.
+/// A signal that means "at once". Its own type, as it has its own exit code.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("stopped by a second Ctrl-C: nothing was written")]
-pub(crate) struct Aborted;
+#[error("stopped by {}: what was not written by then is lost", .0.name())]
+pub(crate) struct Aborted(pub(crate) Caught);
 
-/// An error and its causes in one text. A cause that the text before it tells already is left out.
+/// An error and its causes in one text, with whatever is in it visible. A cause that the text before it tells already is
+/// left out.
 pub fn message(err: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in err.chain().map(ToString::to_string) {
@@ -47,7 +49,8 @@ pub fn message(err: &anyhow::Error) -> String {
             "\n  Everything that recording needs, and what of it is here: pyprof-bpf doctor",
         );
     }
-    message
+    let lines: Vec<_> = message.lines().map(visible).collect();
+    lines.join("\n")
 }
 
 /// The error was told when it happened, or is none that anybody need know.
@@ -84,8 +87,8 @@ fn code_of(err: &anyhow::Error) -> u8 {
         if let Some(err) = cause.downcast_ref::<LaunchError>() {
             return err.exit_code();
         }
-        if cause.is::<Aborted>() {
-            return ABORTED;
+        if let Some(Aborted(caught)) = cause.downcast_ref() {
+            return caught.exit_code();
         }
         if let Some(err) = cause.downcast_ref::<io::Error>()
             && err.kind() == io::ErrorKind::BrokenPipe
@@ -129,8 +132,9 @@ mod tests {
     fn the_cause_is_found_below_its_context() {
         let privilege = anyhow::Error::from(FeatureError::Lockdown).context("cannot attach");
         assert_eq!(code_of(&privilege), NOT_ALLOWED);
-        let aborted = anyhow::Error::from(Aborted).context("cannot record");
-        assert_eq!(code_of(&aborted), ABORTED);
+        let aborted = |caught| anyhow::Error::from(Aborted(caught)).context("cannot record");
+        assert_eq!(code_of(&aborted(Caught::Interrupt)), ABORTED);
+        assert_eq!(code_of(&aborted(Caught::Terminate)), 143);
         assert_eq!(code_of(&anyhow!("cannot read").context("x")), FAILED);
         let pipe = io::Error::from(io::ErrorKind::BrokenPipe);
         assert_eq!(code_of(&anyhow::Error::from(pipe)), DONE);

@@ -2,7 +2,9 @@
 
 use std::{
     env,
+    io::{self, Write},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::SystemTime,
 };
 
@@ -12,7 +14,7 @@ use super::{
 };
 use crate::{
     model::Pid,
-    output::{self, Format, OutputError, OutputFile, OutputOptions, Owner},
+    output::{self, Format, OutputError, OutputFile, OutputOptions, Owner, Rendered, Shortened},
     profile::{Granularity, View},
     session::Recording,
 };
@@ -30,6 +32,8 @@ pub(crate) struct Prepared {
 pub(crate) struct Stored {
     /// Where it is, and as what.
     pub(crate) files: Vec<(Destination, Format)>,
+    /// What of it is not shown in full.
+    pub(crate) shortened: Vec<(Format, Shortened)>,
     /// What could not be written to the place that was asked for.
     pub(crate) failures: Vec<Misplaced>,
 }
@@ -62,11 +66,12 @@ impl Prepared {
             .resolve(pid, SystemTime::now())
             .into_iter()
             .map(|(destination, format)| {
-                let path = match &destination {
-                    Destination::Stdout => Path::new("-"),
-                    Destination::File(path) => path,
+                let file = match &destination {
+                    Destination::Stdout => OutputFile::prepare(Path::new("-"), owner)?,
+                    Destination::Descriptor(number) => OutputFile::descriptor(*number)?,
+                    Destination::File(path) => OutputFile::prepare(path, owner)?,
                 };
-                Ok((OutputFile::prepare(path, owner)?, format))
+                Ok((file, format))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { places, owner })
@@ -74,11 +79,14 @@ impl Prepared {
 
     /// Writes the recording to all of them. What one of them does not take any more goes to a place for such cases:
     /// what was recorded may not come again. Neither takes more rights than the calling thread has.
+    ///
+    /// Nothing more is written once `stop` is set.
     pub(crate) fn write(
         self,
         recording: &Recording,
         view: View,
         granularity: Granularity,
+        stop: &AtomicBool,
     ) -> Stored {
         let options = OutputOptions {
             view,
@@ -91,13 +99,21 @@ impl Prepared {
         let Self { places, owner } = self;
         let mut stored = Stored::default();
         for (file, format) in places {
-            let write = |file| write_to(file, format, recording, &options);
-            match write(file) {
+            let rendered = match output::render(&recording.profile, format, &options) {
+                Ok(rendered) => rendered,
+                Err(source) => {
+                    let found = None;
+                    stored.failures.push(Misplaced { source, found });
+                    continue;
+                }
+            };
+            stored.shortened.push((format, *rendered.shortened()));
+            match write_to(file, &rendered, u64::MAX, stop) {
                 Ok(destination) => stored.files.push((destination, format)),
                 Err(source) => {
-                    let found = source
-                        .is_about_the_place()
-                        .then(|| refuges().find_map(|it| write(refuge(&it, format, owner)?).ok()))
+                    let is_over = !source.is_about_the_place() || stop.load(Ordering::Relaxed);
+                    let found = (!is_over)
+                        .then(|| refuges().find_map(|it| keep(&rendered, &it, format, owner, stop)))
                         .flatten();
                     stored.files.extend(found.clone().map(|it| (it, format)));
                     stored.failures.push(Misplaced { source, found });
@@ -108,29 +124,80 @@ impl Prepared {
     }
 }
 
+/// Writes what was rendered, if it has no more bytes than these.
 fn write_to(
     file: OutputFile,
-    format: Format,
-    recording: &Recording,
-    options: &OutputOptions,
+    rendered: &Rendered,
+    bytes_max: u64,
+    stop: &AtomicBool,
 ) -> Result<Destination, OutputError> {
-    let written = file.commit(|out| output::write(&recording.profile, format, options, out))?;
+    let written = file.commit(|out| {
+        let room = bytes_max;
+        rendered.write(&mut Bounded { out, room, stop })
+    })?;
     if written.owner_not_set {
         tracing::warn!("the result belongs to root: its owner could not be changed");
     }
-    Ok(written.path.map_or(Destination::Stdout, Destination::File))
+    Ok(written.path.map_or(
+        written
+            .descriptor
+            .map_or(Destination::Stdout, Destination::Descriptor),
+        Destination::File,
+    ))
+}
+
+/// Writes until it is told to stop, and so many bytes at most.
+struct Bounded<'w> {
+    out: &'w mut dyn Write,
+    room: u64,
+    stop: &'w AtomicBool,
+}
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(io::Error::other("writing was stopped"));
+        }
+        let room = self.room.checked_sub(bytes.len() as u64);
+        self.room = room.ok_or(io::ErrorKind::FileTooLarge)?;
+        // All of it, or it would count twice.
+        self.out.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Directories for a result whose own place is gone or full.
 fn refuges() -> impl Iterator<Item = PathBuf> {
-    let usual = ["/var/tmp", "/tmp", "/dev/shm"].map(PathBuf::from);
+    let usual = ["/var/tmp", "/tmp"].map(PathBuf::from);
     let here = env::current_dir().ok();
     std::iter::once(env::temp_dir()).chain(usual).chain(here)
 }
 
-/// A file in one of them.
-fn refuge(directory: &Path, format: Format, owner: Option<Owner>) -> Option<OutputFile> {
+/// The largest file that is put where nobody asked for it and where it takes memory, until somebody removes it.
+const MEMORY_BYTES_MAX: u64 = 16 << 20;
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC` (include/uapi/linux/magic.h).
+const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Writes it to a new file in a refuge.
+fn keep(
+    rendered: &Rendered,
+    directory: &Path,
+    format: Format,
+    owner: Option<Owner>,
+    stop: &AtomicBool,
+) -> Option<Destination> {
+    let system = rustix::fs::statfs(directory).ok()?;
+    let bytes_max = if IN_MEMORY.contains(&system.f_type) {
+        MEMORY_BYTES_MAX
+    } else {
+        u64::MAX
+    };
     let extension = format.file_extensions()[0];
     let name = format!("pyprof-kept-{}.{extension}", std::process::id());
-    OutputFile::private(directory, name.as_ref(), owner).ok()
+    let file = OutputFile::private(directory, name.as_ref(), owner).ok()?;
+    write_to(file, rendered, bytes_max, stop).ok()
 }

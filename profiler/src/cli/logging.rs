@@ -1,10 +1,17 @@
 //! Log lines, on standard error.
 
-use std::io::{self, IsTerminal as _};
+use std::{
+    fmt,
+    io::{self, IsTerminal as _},
+};
 
-use tracing_subscriber::EnvFilter;
+use tracing::field::Field;
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::format::{Writer, debug_fn},
+};
 
-use super::status;
+use super::{status, text::visible};
 
 /// Starts logging: as `RUST_LOG` says, else as many `-v` as there were ask for, else warnings.
 pub(crate) fn start(verbose: u8) {
@@ -20,7 +27,17 @@ pub(crate) fn start(verbose: u8) {
         .with_env_filter(filter)
         .with_ansi(colours())
         .with_writer(status::above_the_line)
+        .fmt_fields(debug_fn(write_field))
         .try_init();
+}
+
+/// Writes a field of a line, with whatever is in it visible: messages have names in them, and reasons of other libraries.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let value = visible(&format!("{value:?}"));
+    match field.name() {
+        "message" => writer.write_str(&value),
+        name => write!(writer, "{name}={value}"),
+    }
 }
 
 /// Standard error is a terminal that may be coloured.

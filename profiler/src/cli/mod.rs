@@ -21,9 +21,11 @@ mod panics;
 mod record;
 mod report;
 mod settings;
+mod shortened;
 mod signals;
 mod stamp;
 mod status;
+mod surroundings;
 mod text;
 mod writer;
 
@@ -41,7 +43,7 @@ use self::{
     args::{ActivateArgs, Cli, Command, DoctorArgs, RecordArgs},
     settings::{Settings, Typed},
 };
-use crate::{process::launch, session};
+use crate::{output, process::launch, session};
 
 /// The program from its words (the first one is its name) to its exit code.
 ///
@@ -65,12 +67,28 @@ fn run_command(words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let code = match parse(words)? {
         Parsed::Record { args, typed } => {
             logging::start(args.verbose);
-            record::run(&Settings::check(args, typed)?)?
+            let settings = Settings::check(args, typed)?;
+            surroundings::check_proc()?;
+            surroundings::check_limits()?;
+            record::run(&settings)?
         }
-        Parsed::Doctor(args) => doctor::run(&args)?,
-        Parsed::Activate(args) => activate::run(&args)?,
-        Parsed::Completions(shell) => completions::run(shell)?,
-        Parsed::Man => man::run()?,
+        Parsed::Doctor(args) => {
+            output::check_stdout()?;
+            surroundings::check_proc()?;
+            doctor::run(&args)?
+        }
+        Parsed::Activate(args) => {
+            surroundings::check_proc()?;
+            activate::run(&args)?
+        }
+        Parsed::Completions(shell) => {
+            output::check_stdout()?;
+            completions::run(shell)?
+        }
+        Parsed::Man => {
+            output::check_stdout()?;
+            man::run()?
+        }
     };
     Ok(code.into())
 }

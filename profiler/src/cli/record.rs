@@ -1,6 +1,6 @@
 //! `pyprof-bpf record`: checks, records, writes, reports.
 
-use std::{env, path::Path, process::ExitStatus};
+use std::{env, path::Path, process::ExitStatus, sync::Arc};
 
 use anyhow::Context as _;
 use tokio::{
@@ -9,12 +9,13 @@ use tokio::{
 };
 
 use super::{
-    exit::{self, Aborted},
+    exit,
     files::{Prepared, Stored},
     follow::{begin, follow},
     report,
     settings::{Settings, Target},
-    signals::{Signals, code_of},
+    shortened,
+    signals::{Signals, Writing, code_of},
     status::StatusLine,
     writer::Writer,
 };
@@ -201,7 +202,7 @@ async fn record_running(
     selector: Selector,
     symbols: SymbolProcess,
     outputs: Writer<Prepared>,
-    mut signals: Signals,
+    signals: Signals,
 ) -> anyhow::Result<u8> {
     let (progress, watched) = watch::channel(Progress::default());
     // Nobody who watches: then there is nothing to tell.
@@ -212,21 +213,29 @@ async fn record_running(
         StatusLine::start(watched)
     };
     let (stopped, stop) = oneshot::channel();
+    let (aborting, aborted) = oneshot::channel();
+    let writing = Arc::new(Writing::default());
+    let state = writing.clone();
     // On its own, to be there when the recording is busy.
-    let aborted = tokio::spawn(async move {
-        signals.next().await;
-        // The session may have ended by itself a moment ago.
-        let _ = stopped.send(StopReason::Interrupted);
-        signals.abort().await;
+    tokio::spawn(async move {
+        let stop = || {
+            let _ = stopped.send(StopReason::Interrupted);
+        };
+        let _ = aborting.send(signals.stop_and_abort(&state, stop).await);
     });
     let finished = async {
         let recording = sample(settings, selector, symbols, stop, progress).await?;
         drop(status);
-        finish(settings, recording, outputs).await
+        finish(settings, recording, outputs, writing.clone()).await
     };
-    tokio::select! {
-        code = finished => code,
-        _ = aborted => Err(Aborted.into()),
+    writing.finish_or_abort(finished, sent(aborted)).await
+}
+
+/// What is sent, if it ever is.
+async fn sent<T>(receiver: oneshot::Receiver<T>) -> T {
+    match receiver.await {
+        Ok(value) => value,
+        Err(_) => std::future::pending().await,
     }
 }
 
@@ -243,6 +252,8 @@ async fn record_command(
     let (stopped, stop) = oneshot::channel();
     let (aborting, aborted) = oneshot::channel();
     let (begun, has_begun) = oneshot::channel();
+    let writing = Arc::new(Writing::default());
+    let state = writing.clone();
     // On its own, to be there when the recording is busy.
     let followed = tokio::spawn(async move {
         let launched = match begin(launched, sampling).await {
@@ -257,9 +268,8 @@ async fn record_command(
         let _ = begun.send(Ok(()));
         let (ended, signals) = follow(launched, signals).await;
         let _ = stopped.send(StopReason::TargetExited);
-        tokio::spawn(async {
-            signals.abort().await;
-            let _ = aborting.send(());
+        tokio::spawn(async move {
+            let _ = aborting.send(signals.abort(&state).await);
         });
         ended.map(Some).context("cannot wait for the command")
     });
@@ -270,7 +280,7 @@ async fn record_command(
         if let Ok(begun) = has_begun.await {
             begun?;
         }
-        finish(settings, recording, outputs).await
+        finish(settings, recording, outputs, writing.clone()).await
     };
     let finished = async {
         let finished = finished.await;
@@ -290,10 +300,7 @@ async fn record_command(
         };
         Ok(combined(finished?, ended))
     };
-    tokio::select! {
-        code = finished => code,
-        Ok(()) = aborted => Err(Aborted.into()),
-    }
+    writing.finish_or_abort(finished, sent(aborted)).await
 }
 
 /// The exit code of a recorded command: its own where it failed, else ours.
@@ -312,13 +319,8 @@ async fn sample(
     stop: oneshot::Receiver<StopReason>,
     progress: watch::Sender<Progress>,
 ) -> anyhow::Result<Recording> {
-    let stop = async {
-        match stop.await {
-            Ok(reason) => reason,
-            // Nobody can ask any more: what ends it is the duration, or the target.
-            Err(_) => std::future::pending().await,
-        }
-    };
+    // If nobody can ask any more, what ends it is the duration, or the target.
+    let stop = sent(stop);
     let wanted = RecordSettings {
         selector,
         subprocesses: settings.subprocesses,
@@ -342,6 +344,7 @@ async fn finish(
     settings: &Settings,
     mut recording: Recording,
     outputs: Writer<Prepared>,
+    writing: Arc<Writing>,
 ) -> anyhow::Result<u8> {
     if let Some(bpf) = &recording.summary.bpf {
         report::print(&[report::bpf_line(bpf)]);
@@ -352,18 +355,24 @@ async fn finish(
     }
     recording.profile.merge_processes = settings.merge_processes;
     let (view, granularity) = (settings.view, settings.granularity);
-    // A large picture takes its time; a second Ctrl-C must be noticed meanwhile.
+    // A large picture takes its time, and so may who reads it; a signal must be noticed meanwhile.
+    writing.begin();
     let (recording, stored) = tokio::task::spawn_blocking(move || {
         outputs.run(move |prepared| {
-            let stored = prepared.write(&recording, view, granularity);
+            let stored = prepared.write(&recording, view, granularity, &writing.stop);
             (recording, stored)
         })
     })
     .await
     .context("writing was cut short")??;
-    let Stored { files, failures } = stored;
+    let Stored {
+        files,
+        shortened,
+        failures,
+    } = stored;
     if !settings.quiet && !files.is_empty() {
-        report::print(&report::report_lines(&recording, &files));
+        let lines = report::report_lines(&recording, &files);
+        report::print(&shortened::with_lines(lines, &shortened));
     }
     let mut failures = failures.into_iter().map(anyhow::Error::from);
     let Some(first) = failures.next() else {

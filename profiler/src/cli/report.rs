@@ -20,7 +20,7 @@ use self::{
 use super::{
     missing_names,
     settings::Destination,
-    text::{counted, cpu_seconds, percent, seconds},
+    text::{counted, cpu_seconds, percent, seconds, visible},
 };
 use crate::{
     output::Format,
@@ -31,13 +31,14 @@ use crate::{
 const BUSIEST: usize = 3;
 
 /// More lines than these are not read.
-const LINES_MAX: usize = 8;
+pub(crate) const LINES_MAX: usize = 8;
 
-/// Prints lines to standard error. What cannot be printed is given up: there is nobody to tell.
+/// Prints lines to standard error, with whatever is in them visible. What cannot be printed is given up: there is nobody
+/// to tell.
 pub(crate) fn print(lines: &[String]) {
     let mut stderr = io::stderr().lock();
-    for line in lines {
-        let _ = writeln!(stderr, "{line}");
+    for line in lines.iter().flat_map(|line| line.lines()) {
+        let _ = writeln!(stderr, "{}", visible(line));
     }
 }
 

@@ -1,9 +1,11 @@
 //! The command line checked: what `record` is really to do. Usage errors come from here.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     fmt,
     io::{self, IsTerminal as _},
+    os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -11,14 +13,14 @@ use std::{
 use clap::{ArgMatches, error::ErrorKind, parser::ValueSource};
 
 use super::{
-    args::{FormatArg, PythonFromArg, RecordArgs, ViewArg},
+    args::{FormatArg, Pids, PythonFromArg, RecordArgs, ViewArg},
     duration::parse_duration,
     stamp::utc_stamp,
     text::visible,
 };
 use crate::{
     model::{Hz, Pid},
-    output::Format,
+    output::{self, Format},
     process::Container,
     profile::{Granularity, View},
     session::PythonFrom,
@@ -77,6 +79,8 @@ pub(crate) enum Outputs {
 pub(crate) enum Destination {
     /// Standard output.
     Stdout,
+    /// Another descriptor that this program was started with.
+    Descriptor(u32),
     /// A new file.
     File(PathBuf),
 }
@@ -85,6 +89,8 @@ impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stdout => f.write_str("standard output"),
+            Self::Descriptor(2) => f.write_str("standard error"),
+            Self::Descriptor(number) => write!(f, "descriptor {number}"),
             Self::File(path) => f.write_str(&visible(&path.to_string_lossy())),
         }
     }
@@ -227,7 +233,7 @@ fn exists(path: &Path) -> bool {
 
 /// What was said of the processes to record, by whatever means.
 struct Chosen {
-    pid: Vec<u32>,
+    pid: Vec<Pids>,
     all_python: bool,
     cgroup: Option<PathBuf>,
     container: Option<String>,
@@ -238,7 +244,9 @@ impl Chosen {
     fn targets(self, typed: Typed) -> Vec<(Target, &'static str, bool)> {
         let mut targets = Vec::new();
         if !self.pid.is_empty() {
-            let pids = self.pid.into_iter().map(Pid).collect();
+            let mut seen = BTreeSet::new();
+            let pids = self.pid.into_iter().flat_map(|Pids(pids)| pids);
+            let pids = pids.filter(|pid| seen.insert(*pid)).map(Pid).collect();
             targets.push((Target::Pids(pids), "--pid", typed.pid));
         }
         if self.all_python {
@@ -358,10 +366,55 @@ fn destination(
         let format = format.unwrap_or(Format::Svg);
         return stdout_for(format, io::stdout().is_terminal());
     }
-    let format = format.map_or_else(|| Format::from_path(&path), Ok);
+    if let Some(number) = descriptor_of(&path) {
+        let open = output::descriptor(number).map_err(|err| {
+            usage(
+                ErrorKind::ValueValidation,
+                format!(
+                    "cannot write to {}: {err}",
+                    visible(&path.to_string_lossy())
+                ),
+            )
+        })?;
+        let format = format.unwrap_or(Format::Svg);
+        let (stdout, format) = stdout_for(format, open.is_terminal())?;
+        let destination = match number {
+            1 => stdout,
+            number => Destination::Descriptor(number),
+        };
+        return Ok((destination, format));
+    }
+    let format = match (format, Format::from_path(&path)) {
+        (Some(format), _) | (None, Ok(format)) => Ok(format),
+        // Like standard output: it is what it is, and has no name of its own.
+        (None, Err(_)) if is_stream(&path) => Ok(Format::Svg),
+        (None, Err(unknown)) => Err(unknown),
+    };
     format
         .map(|format| (Destination::File(path), format))
         .map_err(|err| usage(ErrorKind::ValueValidation, visible(&err.to_string())))
+}
+
+/// The number of a descriptor of this process that a path means: `/dev/stdout`, `/dev/fd/3`, `/proc/self/fd/3`.
+fn descriptor_of(path: &Path) -> Option<u32> {
+    for (name, number) in [("stdin", 0), ("stdout", 1), ("stderr", 2)] {
+        if path == Path::new("/dev").join(name) {
+            return Some(number);
+        }
+    }
+    let own = format!("/proc/{}/fd", std::process::id());
+    ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd", &own]
+        .iter()
+        .find_map(|folder| path.strip_prefix(folder).ok())
+        .and_then(Path::to_str)
+        .filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|number| number.parse().ok())
+}
+
+/// A pipe or a device.
+fn is_stream(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|about| about.file_type().is_fifo() || about.file_type().is_char_device())
 }
 
 /// Standard output. `> app.svg` is as good a habit as `-o app.svg`, but nobody reads an SVG on a terminal.

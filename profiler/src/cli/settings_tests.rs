@@ -36,7 +36,15 @@ fn a_pid_is_enough() {
 #[test]
 fn processes_are_chosen_in_one_way_of_five() {
     let target = |words: &[&str]| settings(words).map(|settings| settings.target);
-    for words in [&["-p", "7,9", "-p", "8"][..], &["--pid=7", "--pid=9,8"]] {
+    for words in [
+        &["-p", "7,9", "-p", "8"][..],
+        &["--pid=7", "--pid=9,8"],
+        // As `pgrep` prints them, `pidof`, and `pgrep -d,` in a script that adds some.
+        &["-p", "7\n9\n8\n"],
+        &["-p", "7 9 8"],
+        &["-p", " 7,\t9, 8,"],
+        &["-p", "7 9 7", "-p", "8\n9"],
+    ] {
         let pids = vec![Pid(7), Pid(9), Pid(8)];
         assert_eq!(target(words).unwrap(), Target::Pids(pids));
     }
@@ -64,7 +72,9 @@ fn processes_are_chosen_in_one_way_of_five() {
         &["--container", "my-app"][..],
         &["--container", "ab"],
         &["-p", "7,x"],
-        &["-p", "7,"],
+        &["-p", ""],
+        &["-p", " \n"],
+        &["-p", "7;9"],
     ] {
         assert_eq!(
             target(words).unwrap_err(),
@@ -72,6 +82,52 @@ fn processes_are_chosen_in_one_way_of_five() {
             "{words:?}"
         );
     }
+}
+
+#[test]
+fn a_word_that_is_no_pid_is_named() {
+    for (value, expected) in [
+        ("7 x9\n8", "`x9`: it is not a whole number"),
+        ("7,0", "`0`: it must be from 1 to 4194304"),
+        ("\n", "there is no pid in it"),
+        ("x9", "'x9' for '--pid <PID>': it is not a whole number"),
+    ] {
+        let error = super::super::parse(["pyprof-bpf", "--pid", value].map(OsString::from));
+        let message = error.expect_err(value).to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn a_descriptor_is_an_output_whatever_it_is_called() {
+    // Of these, standard error is open wherever tests run.
+    for path in ["/dev/stderr", "/dev/fd/2", "/proc/self/fd/2"] {
+        let outputs = settings(&["-p", "1", "-f", "folded", "-o", path])
+            .unwrap()
+            .outputs;
+        let expected = (Destination::Descriptor(2), Format::Folded);
+        assert_eq!(outputs, Outputs::Given(vec![expected]), "{path}");
+    }
+    for path in ["/dev/stdout", "/dev/fd/1"] {
+        let outputs = settings(&["-p", "1", "-f", "folded", "-o", path])
+            .unwrap()
+            .outputs;
+        let expected = (Destination::Stdout, Format::Folded);
+        assert_eq!(outputs, Outputs::Given(vec![expected]), "{path}");
+        let twice = settings(&["-p", "1", "-f", "folded", "-o", path, "-o", "-"]);
+        assert_eq!(twice.unwrap_err(), ErrorKind::ArgumentConflict, "{path}");
+    }
+    let closed = settings(&["-p", "1", "-o", "/dev/fd/9999"]);
+    assert_eq!(closed.unwrap_err(), ErrorKind::ValueValidation);
+}
+
+#[test]
+fn a_device_needs_no_extension() {
+    let outputs = settings(&["-p", "1", "-o", "/dev/null"]).unwrap().outputs;
+    assert_eq!(
+        outputs,
+        Outputs::Given(vec![file("/dev/null", Format::Svg)])
+    );
 }
 
 #[test]

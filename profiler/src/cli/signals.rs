@@ -1,18 +1,27 @@
 //! Signals that end a recording.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use nix::sys::signal::{self, SigSet, SigmaskHow};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::timeout,
+};
 
-use super::exit;
+use super::exit::{self, Aborted};
 
 /// "File size limit exceeded" on x86-64; tokio has no name for it.
 const SIGXFSZ: i32 = rustix::process::Signal::XFSZ.as_raw();
 
-/// Time for an orderly end after a second Ctrl-C.
+/// Time for an orderly end after a signal that means "at once".
 const GRACE: Duration = Duration::from_secs(1);
+/// SIGTERM or SIGHUP again within this time is not a second request.
+const REPEATED: Duration = Duration::from_secs(1);
 
 /// The signals people and service managers send to stop a program.
 pub(crate) struct Signals {
@@ -89,15 +98,106 @@ impl Signals {
         }
     }
 
-    /// Waits for a Ctrl-C that means "at once". Should the program not be gone soon after, it is ended the hard way:
-    /// something holds the thread that would have ended it.
-    pub(crate) async fn abort(mut self) {
-        self.interrupt.recv().await;
-        tokio::spawn(async {
-            tokio::time::sleep(GRACE).await;
-            super::status::clear();
-            std::process::exit(exit::ABORTED.into());
-        });
+    /// Waits for the signal that stops sampling, calls `stop`, and then for one that means "at once".
+    ///
+    /// Where the result is being written already, SIGTERM and SIGHUP mean that from the first.
+    pub(crate) async fn stop_and_abort(mut self, writing: &Writing, stop: impl FnOnce()) -> Caught {
+        let first = self.next().await;
+        // The session may have ended by itself a moment ago.
+        stop();
+        if writing.has_begun() && first != Caught::Interrupt {
+            exit_later();
+            return first;
+        }
+        self.abort(writing).await
+    }
+
+    /// Waits for a signal that means "at once", after the one that ended sampling. Should the program not be gone soon
+    /// after, it is ended the hard way: something holds the thread that would have ended it.
+    pub(crate) async fn abort(mut self, writing: &Writing) -> Caught {
+        let since = Instant::now();
+        loop {
+            let caught = self.next().await;
+            // A terminal that is closed says so twice: the kernel does, and the shell.
+            let is_repeated = caught != Caught::Interrupt && since.elapsed() < REPEATED;
+            if !is_repeated || writing.has_begun() {
+                exit_later();
+                return caught;
+            }
+        }
+    }
+}
+
+impl Caught {
+    /// What people call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Interrupt => "a second Ctrl-C",
+            Self::Terminate => "SIGTERM",
+            Self::HangUp => "SIGHUP",
+        }
+    }
+
+    /// The exit code of a program that it ended.
+    pub(crate) const fn exit_code(self) -> u8 {
+        match self {
+            Self::Interrupt => exit::ABORTED,
+            Self::Terminate => 128 + 15,
+            Self::HangUp => 128 + 1,
+        }
+    }
+}
+
+/// Ends the program the hard way if it has not ended by then.
+fn exit_later() {
+    tokio::spawn(async {
+        tokio::time::sleep(3 * GRACE).await;
+        super::status::clear();
+        std::process::exit(exit::ABORTED.into());
+    });
+}
+
+/// How far the result has got, for whoever waits for signals, and whether writing is to stop.
+#[derive(Debug, Default)]
+pub(crate) struct Writing {
+    begun: AtomicBool,
+    /// For the thread that writes.
+    pub(crate) stop: AtomicBool,
+}
+
+impl Writing {
+    /// The result is being written from now on.
+    pub(crate) fn begin(&self) {
+        self.begun.store(true, Ordering::Relaxed);
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Runs `finished` to its end, or to a signal that means "at once". A result that is nearly written may be finished
+    /// by then, except where the signal is a Ctrl-C; one that is not leaves nothing of its file.
+    pub(crate) async fn finish_or_abort(
+        &self,
+        finished: impl Future<Output = anyhow::Result<u8>>,
+        aborted: impl Future<Output = Caught>,
+    ) -> anyhow::Result<u8> {
+        tokio::pin!(finished);
+        let caught = tokio::select! {
+            code = &mut finished => return code,
+            caught = aborted => caught,
+        };
+        if caught != Caught::Interrupt
+            && self.has_begun()
+            && let Ok(code) = timeout(GRACE, &mut finished).await
+        {
+            return code;
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        if self.has_begun() {
+            let _ = timeout(GRACE / 2, finished).await;
+        }
+        Err(Aborted(caught).into())
     }
 }
 

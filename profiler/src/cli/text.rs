@@ -1,32 +1,10 @@
 //! Text for people: numbers with separators, and foreign names made harmless for a terminal.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 /// `text` with everything that a terminal would act on, or that would hide or reorder other text, spelled out.
 pub(crate) fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' => shown.push_str("\\n"),
-            '\r' => shown.push_str("\\r"),
-            '\t' => shown.push_str("\\t"),
-            c if c.is_control() && c.is_ascii() => {
-                // Writing to a `String` cannot fail.
-                let _ = write!(shown, "\\x{:02x}", u32::from(c));
-            }
-            c if c.is_control() || is_invisible(c) => {
-                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => shown.push(c),
-        }
-    }
-    shown
-}
-
-/// Characters without a glyph that change how others are shown: direction, joining, line ends.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+    crate::model::visible(text).into_owned()
 }
 
 /// Columns a terminal gives a character: two from the first East Asian block on, a bound rather than a table.
@@ -108,14 +86,6 @@ pub(crate) fn cpu_seconds(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn control_characters_are_spelled_out() {
-        assert_eq!(visible("a\nb\tc\x1b[31m"), "a\\nb\\tc\\x1b[31m");
-        assert_eq!(visible("a\u{9b}31m"), "a\\u{9b}31m");
-        assert_eq!(visible("\u{202e}gpj"), "\\u{202e}gpj");
-        assert_eq!(visible("café_日本"), "café_日本");
-    }
 
     #[test]
     fn clipping_counts_columns_and_never_exceeds_them() {

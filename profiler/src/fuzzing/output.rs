@@ -9,7 +9,7 @@ use super::input::Input;
 use crate::{
     model::{
         Avma, Frame, FrameKind, KtimeNs, Location, LocationId, LocationTable, Pid, ResolveMiss,
-        ResolvedStack, StackEnd, ThreadName, Tid,
+        ResolvedStack, StackEnd, ThreadName, Tid, is_never_shown,
     },
     output::{Format, OutputOptions, write},
     profile::{Aggregator, Granularity, ProcessName, Profile, View},
@@ -137,15 +137,9 @@ fn written(profile: &Profile, format: Format, options: &OutputOptions) -> String
     write(profile, format, options, &mut out).expect("a vector takes everything");
     let text = String::from_utf8(out).expect("outputs are text");
     for c in text.chars() {
-        assert!(c == '\n' || !is_dangerous(c), "{c:?} in {text}");
+        assert!(c == '\n' || !is_never_shown(c), "{c:?} in {text}");
     }
     text
-}
-
-/// A control character, or one that changes the direction or the lines of the text around it.
-fn is_dangerous(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Folded text as its readers understand it.

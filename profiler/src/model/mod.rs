@@ -6,6 +6,7 @@ mod ids;
 mod process;
 mod sample;
 mod stack;
+mod visible;
 
 pub use address::{Avma, CodeAddress, FileOffset, Svma};
 pub use frame::{Frame, FrameKind, Location, LocationId, LocationTable, ResolveMiss};
@@ -13,3 +14,6 @@ pub use ids::{Hz, ImageId, KtimeNs, Pid, ThreadName, Tid};
 pub use process::{ProcessChange, ProcessEvent};
 pub use sample::{RawSample, SavedRegister, StackCopy};
 pub use stack::{PythonEnd, PythonFrame, ResolvedStack, StackEnd, UnwoundStack, UserFrame};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use visible::is_never_shown;
+pub(crate) use visible::{Shower, as_compatible, visible};

@@ -55,6 +55,12 @@ pub enum OutputError {
         /// Why.
         source: io::Error,
     },
+    /// One of the first three descriptors is closed.
+    #[error("{} is closed, or /dev/null: nothing written to it would arrive; redirect it to a file, or name one with --output", standard(*number))]
+    Closed {
+        /// Its number.
+        number: u32,
+    },
     /// The place lets others decide what is written to.
     #[error("{} {why}, and is not written to; choose another name", path.display())]
     Distrusted {
@@ -97,6 +103,7 @@ impl OutputError {
             Self::UnknownFormat { .. }
             | Self::UnknownExtension { .. }
             | Self::NoSamples
+            | Self::Closed { .. }
             | Self::Exists { .. }
             | Self::NotAFile { .. }
             | Self::Rights { .. } => false,
@@ -111,5 +118,13 @@ impl OutputError {
             | Self::Rights { source } => source.kind() == io::ErrorKind::PermissionDenied,
             _ => false,
         }
+    }
+}
+
+fn standard(number: u32) -> &'static str {
+    match number {
+        0 => "standard input",
+        1 => "standard output",
+        _ => "standard error",
     }
 }

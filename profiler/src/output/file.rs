@@ -8,12 +8,14 @@
 //! on, whatever becomes of its name; a file is always a new one, and it is given away, and looked at once more, by its
 //! descriptor.
 
+mod descriptor;
 mod directory;
 mod stream;
 mod unfinished;
 
 use std::{
     ffi::{OsStr, OsString},
+    fs::File,
     io::{self, BufWriter, Write},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -29,6 +31,8 @@ use self::{
     unfinished::Unfinished,
 };
 use super::OutputError;
+
+pub use descriptor::descriptor;
 
 /// Who shall own a file: the user who called `sudo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +53,11 @@ pub struct OutputFile {
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Where; `None` for standard output. Another name than the one asked for, `NAME-1.svg`, when a file of that name
+    /// Where; `None` for standard output and other descriptors. Another name than the one asked for, `NAME-1.svg`, when a file of that name
     /// came into being during the recording: neither that file nor the recording is lost.
     pub path: Option<PathBuf>,
+    /// The descriptor, where it was asked for by its number.
+    pub descriptor: Option<u32>,
     /// The file could not be given to the owner it should have.
     pub owner_not_set: bool,
 }
@@ -59,6 +65,11 @@ pub struct Written {
 #[derive(Debug)]
 enum Place {
     Stdout,
+    /// What this program was started with.
+    Descriptor {
+        file: File,
+        number: u32,
+    },
     /// A device or pipe: it is written to directly.
     Stream {
         stream: Stream,
@@ -79,6 +90,11 @@ const MODE: u32 = 0o644;
 /// For a file in a place that was not asked for, where it may meet other readers.
 const MODE_PRIVATE: u32 = 0o600;
 
+/// Fails where standard output was closed when the program started: what is written to it would be lost.
+pub fn check_stdout() -> Result<(), OutputError> {
+    descriptor::check(&io::stdout(), 1)
+}
+
 impl OutputFile {
     /// Checks that `path` can be written to later, by making a file beside it and removing it again. `-` is standard
     /// output. `owner` is given the file once it is written; this needs `CAP_CHOWN`.
@@ -86,11 +102,23 @@ impl OutputFile {
     /// Fails when something has that name already, and when the directory does not let files be made.
     pub fn prepare(path: &Path, owner: Option<Owner>) -> Result<Self, OutputError> {
         let place = if path == Path::new("-") {
+            check_stdout()?;
             Place::Stdout
         } else {
             Place::find(path, &trusted(owner))?
         };
         Ok(Self { place, owner })
+    }
+
+    /// A descriptor that this program was started with, such as 3 for `3>file`.
+    pub fn descriptor(number: u32) -> Result<Self, OutputError> {
+        let file = descriptor(number).map_err(|source| OutputError::Open {
+            path: format!("/dev/fd/{number}").into(),
+            source,
+        })?;
+        descriptor::check(&file, number)?;
+        let place = Place::Descriptor { file, number };
+        Ok(Self { place, owner: None })
     }
 
     /// A new file in a directory that was not asked for, such as `/tmp`: only for its owner to read, and with a number
@@ -118,10 +146,15 @@ impl OutputFile {
     ) -> Result<Written, OutputError> {
         let written = |path| Written {
             path,
+            descriptor: None,
             owner_not_set: false,
         };
         match self.place {
             Place::Stdout => fill(io::stdout().lock(), content).map(|()| written(None)),
+            Place::Descriptor { file, number } => fill(file, content).map(|()| Written {
+                descriptor: Some(number),
+                ..written(None)
+            }),
             Place::Stream { stream, path } => {
                 let file = stream.into_file().map_err(|source| OutputError::Open {
                     path: path.clone(),
@@ -164,6 +197,7 @@ impl OutputFile {
                 });
                 Ok(Written {
                     path: Some(path.with_file_name(name)),
+                    descriptor: None,
                     owner_not_set,
                 })
             }

@@ -1,8 +1,11 @@
 //! Stacks as numbers of functions, so that each function's text is made once and not once per stack.
 
+use std::fmt::Write as _;
+
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
+use super::reduce::Stack;
 use crate::{
     model::{Frame, FrameKind, Pid, ResolveMiss, Tid},
     profile::{FirstLines, Granularity, ProcessName, Profile, View, ViewFrame},
@@ -55,7 +58,9 @@ pub(super) struct TextStacks {
     /// Ascending, each once.
     pub(super) texts: Vec<String>,
     /// Outermost frame first, with its count. Ascending by the frames' texts, each once.
-    pub(super) stacks: Vec<(Box<[u32]>, u64)>,
+    pub(super) stacks: Vec<Stack>,
+    /// The text of each function, by the function's number.
+    pub(super) ranks: Vec<u32>,
 }
 
 impl<'p> FunctionStacks<'p> {
@@ -89,25 +94,22 @@ impl<'p> FunctionStacks<'p> {
     }
 
     /// The same with `texts[i]` for function `i`. Functions of one text become one.
-    pub(super) fn with_texts(&self, texts: &[String]) -> TextStacks {
-        let mut sorted = texts.to_vec();
-        sorted.sort_unstable();
-        sorted.dedup();
-        let ranks: FxHashMap<&str, u32> = sorted.iter().map(String::as_str).zip(0..).collect();
-        let ranks: Vec<u32> = texts.iter().map(|text| ranks[text.as_str()]).collect();
-        let mut stacks: Vec<(Box<[u32]>, u64)> = self
-            .stacks
-            .iter()
-            .map(|(stack, count)| {
-                (
-                    stack
-                        .iter()
-                        .map(|&function| ranks[function as usize])
-                        .collect(),
-                    *count,
-                )
-            })
-            .collect();
+    pub(super) fn into_texts(self, mut texts: Vec<String>) -> TextStacks {
+        let mut order: Vec<u32> = (0..texts.len() as u32).collect();
+        order.sort_unstable_by(|a, b| texts[*a as usize].cmp(&texts[*b as usize]));
+        let mut ranks = vec![0; texts.len()];
+        let mut sorted: Vec<String> = Vec::with_capacity(texts.len());
+        for index in order {
+            let text = std::mem::take(&mut texts[index as usize]);
+            if sorted.last() != Some(&text) {
+                sorted.push(text);
+            }
+            ranks[index as usize] = sorted.len() as u32 - 1;
+        }
+        let mut stacks: Vec<Stack> = self.stacks.into_iter().collect();
+        for function in stacks.iter_mut().flat_map(|(stack, _)| stack.iter_mut()) {
+            *function = ranks[*function as usize];
+        }
         stacks.sort_unstable();
         stacks.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
@@ -119,7 +121,13 @@ impl<'p> FunctionStacks<'p> {
         TextStacks {
             texts: sorted,
             stacks,
+            ranks,
         }
+    }
+
+    /// The stacks, as numbers of functions, in no order.
+    pub(super) fn stacks(&self) -> impl Iterator<Item = &[u32]> {
+        self.stacks.keys().map(AsRef::as_ref)
     }
 
     fn number(&mut self, frame: &ViewFrame<'p>) -> u32 {
@@ -166,16 +174,25 @@ impl<'p> FunctionStacks<'p> {
 }
 
 impl TextStacks {
-    /// Writes one `root;…;leaf COUNT` line.
-    pub(super) fn push_line(&self, stack: &[u32], count: u64, line: &mut String) {
+    /// Writes the frames of a line: `root;…;leaf`.
+    pub(super) fn push_frames(&self, stack: &[u32], line: &mut String) {
         for (index, &text) in stack.iter().enumerate() {
             if index > 0 {
                 line.push(';');
             }
             line.push_str(&self.texts[text as usize]);
         }
-        line.push(' ');
-        line.push_str(&count.to_string());
-        line.push('\n');
     }
+}
+
+/// Ends a line with its count, above one frame more.
+pub(super) fn end_line(more: Option<&str>, count: u64, line: &mut String) {
+    if let Some(more) = more {
+        if !line.is_empty() && !line.ends_with('\n') {
+            line.push(';');
+        }
+        line.push_str(more);
+    }
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(line, " {count}");
 }

@@ -13,17 +13,22 @@ mod format;
 mod functions;
 mod label;
 mod name;
+mod reduce;
+mod shortened;
 mod svg;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_size;
 
 use std::io::Write;
 
 use crate::profile::{Granularity, Profile, View};
 
 pub use error::OutputError;
-pub use file::{OutputFile, Owner, Written};
+pub use file::{OutputFile, Owner, Written, check_stdout, descriptor};
 pub use format::Format;
+pub use shortened::Shortened;
 
 /// What a picture says and shows besides the stacks.
 #[derive(Clone, Debug)]
@@ -59,21 +64,67 @@ impl Default for OutputOptions {
     }
 }
 
-/// Writes a profile. Equal profiles give equal bytes.
+/// A profile in one format, ready to be written: as often as it takes to find a place for it.
+#[derive(Debug)]
+pub struct Rendered {
+    content: Content,
+    shortened: Shortened,
+}
+
+#[derive(Debug)]
+enum Content {
+    Picture(flamegraph::Picture),
+    Folded(folded::Lines),
+}
+
+/// Renders a profile. Equal profiles give equal bytes.
 ///
-/// Fails when there are no samples, or when `out` does.
+/// What would be too large to be opened is shortened: each sample stays in it, and [`Rendered::shortened`] says what
+/// does not. Fails when there are no samples.
+pub fn render(
+    profile: &Profile,
+    format: Format,
+    options: &OutputOptions,
+) -> Result<Rendered, OutputError> {
+    if profile.is_empty() {
+        return Err(OutputError::NoSamples);
+    }
+    let (content, shortened) = match format {
+        Format::Svg => {
+            let rendered = flamegraph::render(profile, options);
+            let (picture, shortened) = rendered.map_err(|source| OutputError::Write { source })?;
+            (Content::Picture(picture), shortened)
+        }
+        Format::Folded => {
+            let (lines, shortened) = folded::render(profile, options);
+            (Content::Folded(lines), shortened)
+        }
+    };
+    Ok(Rendered { content, shortened })
+}
+
+impl Rendered {
+    /// What is not shown in full.
+    pub fn shortened(&self) -> &Shortened {
+        &self.shortened
+    }
+
+    /// Writes it. Fails when `out` does.
+    pub fn write(&self, out: &mut dyn Write) -> Result<(), OutputError> {
+        let written = match &self.content {
+            Content::Picture(picture) => picture.write(out),
+            Content::Folded(lines) => lines.write(out),
+        };
+        written.map_err(|source| OutputError::Write { source })
+    }
+}
+
+/// Renders a profile and writes it.
 pub fn write(
     profile: &Profile,
     format: Format,
     options: &OutputOptions,
     out: &mut dyn Write,
 ) -> Result<(), OutputError> {
-    if profile.is_empty() {
-        return Err(OutputError::NoSamples);
-    }
-    match format {
-        Format::Svg => flamegraph::write(profile, options, out),
-        Format::Folded => folded::write(profile, options, out),
-    }
-    .map_err(|source| OutputError::Write { source })
+    render(profile, format, options)?.write(out)
 }

@@ -4,10 +4,11 @@
 //! terminals, nothing at all, or thousands of characters. Here it becomes one readable piece of text that a reader of
 //! folded stacks takes for one frame, that XML may hold, and that a terminal prints without obeying it.
 
-use std::fmt::Write;
+use crate::model::{Shower, as_compatible};
 
-/// Shown in the place of `;`, which separates frames: the Greek question mark, which looks the same.
-const SEMICOLON: char = '\u{37e}';
+/// Shown in the place of `;`, which separates frames: REVERSED SEMICOLON. No normalisation form turns it into one, as it
+/// would the Greek question mark, which looks more like it.
+const SEMICOLON: char = '\u{204f}';
 
 /// Shown in the place of a space that would be lost or misread: a mark for a blank.
 const BLANK: char = '␣';
@@ -15,16 +16,24 @@ const BLANK: char = '␣';
 /// Shown in the place of a name of no characters.
 const UNNAMED: &str = "<unnamed>";
 
-/// Makes every character of a recorded text harmless: one that separates or controls is shown, not obeyed. At most
-/// `chars_max` characters are kept, the last of them `…` when there were more.
+/// Makes every character of a recorded text harmless: one that separates, controls or cannot be seen is spelled out. At
+/// most `chars_max` characters are shown, the last of them `…` where there were more.
 pub(super) fn clean(raw: &str, chars_max: usize) -> String {
     let mut text = String::with_capacity(raw.len().min(chars_max));
-    for (index, c) in raw.chars().enumerate() {
-        if index + 1 >= chars_max && raw.chars().nth(chars_max).is_some() {
+    let (mut shown, mut cut_at) = (0, 0);
+    let mut shower = Shower::default();
+    for c in raw.chars() {
+        let begin = text.len();
+        shower.push(if c == ';' { SEMICOLON } else { c }, &mut text);
+        shown += text[begin..].chars().count();
+        if shown < chars_max {
+            cut_at = text.len();
+        }
+        if shown > chars_max {
+            text.truncate(cut_at);
             text.push('…');
             break;
         }
-        push_clean(&mut text, c);
     }
     if text.is_empty() {
         UNNAMED.to_owned()
@@ -40,14 +49,14 @@ pub(super) fn frame(text: &str) -> String {
     let at_start = text.len() - text.trim_start().len();
     let mut frame = String::with_capacity(text.len() + 8);
     frame.extend(text[..at_start].chars().map(|_| BLANK));
-    let split = inner.rfind(char::is_whitespace).filter(|&space| {
-        let last_word = inner[space..].trim_start();
-        let number = last_word.split('.').next().unwrap_or(last_word);
-        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
-    });
+    let split = inner
+        .rfind(char::is_whitespace)
+        .filter(|&space| is_number(inner[space..].trim_start()));
+    // So begin comments, and frames that stand for others.
+    let mark = ["# ", "… "].iter().find(|mark| inner.starts_with(**mark));
+    let mark = mark.map(|mark| mark.len() - 1);
     for (index, c) in inner.char_indices() {
-        let comment = index == 1 && inner.starts_with("# ");
-        frame.push(if comment || split == Some(index) {
+        frame.push(if Some(index) == mark || split == Some(index) {
             BLANK
         } else {
             c
@@ -57,27 +66,24 @@ pub(super) fn frame(text: &str) -> String {
     frame
 }
 
-fn push_clean(text: &mut String, c: char) {
-    match c {
-        ';' => text.push(SEMICOLON),
-        '\n' => text.push_str("\\n"),
-        '\r' => text.push_str("\\r"),
-        '\t' => text.push_str("\\t"),
-        '\0' => text.push_str("\\0"),
-        // Writing to a string cannot fail.
-        c if c.is_control() => drop(write!(text, "\\x{:02x}", u32::from(c))),
-        c if is_misleading(c) => drop(write!(text, "\\u{{{:x}}}", u32::from(c))),
-        c => text.push(c),
+/// At most so many bytes of clean text, which has `…` for its middle where it is longer.
+pub(super) fn without_middle(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
     }
+    let room = bytes_max.saturating_sub('…'.len_utf8()) / 2;
+    let start = text.floor_char_boundary(room);
+    let end = text.ceil_char_boundary(text.len() - room);
+    // A mark belongs to the letter before it, which is gone.
+    let end = text[end..].trim_start_matches(|c: char| !c.is_ascii() && !c.is_alphanumeric());
+    format!("{}…{end}", &text[..start])
 }
 
-/// Ends a line for some readers, changes the direction of the text after it, is there without being seen, so that two
-/// names look like one, or is not a character at all. The two joiners stay: words of some languages need them.
-fn is_misleading(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-        || u32::from(c) & 0xfffe == 0xfffe
-        || matches!(c, '\u{fdd0}'..='\u{fdef}')
+/// A reader takes the word for a number, or would once the text is normalised.
+fn is_number(word: &str) -> bool {
+    let word = as_compatible(word);
+    let number = word.split('.').next().unwrap_or(&word);
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -103,7 +109,7 @@ mod tests {
 
     #[test]
     fn separators_are_shown_and_do_not_separate() {
-        assert_eq!(shown("a;b"), "a\u{37e}b");
+        assert_eq!(shown("a;b"), "a\u{204f}b");
         assert_eq!(shown("new\nline"), "new\\nline");
         assert_eq!(shown("tab\tcr\rnul\0"), "tab\\tcr\\rnul\\0");
         assert_eq!(shown("x\u{2028}y"), "x\\u{2028}y");
@@ -112,7 +118,7 @@ mod tests {
     #[test]
     fn a_terminal_finds_nothing_to_obey() {
         assert_eq!(shown("\u{1b}[31mred"), "\\x1b[31mred");
-        assert_eq!(shown("\u{7f}\u{9b}1m"), "\\x7f\\x9b1m");
+        assert_eq!(shown("\u{7f}\u{9b}1m"), "\\x7f\\u{9b}1m");
         assert_eq!(shown("abc\u{202e}def"), "abc\\u{202e}def");
         assert_eq!(shown("abc\u{61c}def"), "abc\\u{61c}def");
         assert_eq!(shown("a\u{200b}b\u{e0041}"), "a\\u{200b}b\\u{e0041}");
@@ -128,6 +134,9 @@ mod tests {
         assert_eq!(shown("end 42"), "end␣42");
         assert_eq!(shown("end 4.2"), "end␣4.2");
         assert_eq!(shown("two  7"), "two ␣7");
+        assert_eq!(shown("end \u{ff14}\u{ff12}"), "end␣\u{ff14}\u{ff12}");
+        assert_eq!(shown("end \u{2474}"), "end \u{2474}");
+        assert_eq!(shown("end ²"), "end␣²");
         assert_eq!(shown("end42"), "end42");
         assert_eq!(shown("42"), "42");
     }
@@ -137,7 +146,8 @@ mod tests {
         assert_eq!(shown(" a "), "␣a␣");
         assert_eq!(shown("   "), "␣␣␣");
         assert_eq!(shown("# not a comment"), "#␣not a comment");
-        assert_eq!(shown("\u{a0}5"), "␣5");
+        assert_eq!(shown("… 7 frames"), "…␣7 frames");
+        assert_eq!(shown("\u{a0}5"), "\\u{a0}5");
     }
 
     #[test]
@@ -151,5 +161,64 @@ mod tests {
         assert_eq!(clean(&long, 8192), long);
         assert_eq!(clean(&long, 10), "é".repeat(9) + "…");
         assert_eq!(clean(&"é".repeat(10), 10), "é".repeat(10));
+    }
+
+    #[test]
+    fn what_is_spelled_out_counts_as_what_is_shown() {
+        assert_eq!(clean("a\u{202e}bc", 10), "a\\u{202e}…");
+        assert_eq!(clean("a\u{202e}b", 9), "a…");
+        assert_eq!(clean("a\u{202e}b", 10), "a\\u{202e}b");
+        assert_eq!(clean("a\u{202e}b", 8), "a…");
+        let marks = format!("comb{}", "\u{301}".repeat(300));
+        let shown = clean(&marks, 256);
+        assert!(
+            shown.chars().count() <= 256 && shown.ends_with("\\u{301}…"),
+            "{shown}"
+        );
+    }
+
+    /// Whatever a name is made of, and in whatever form its reader normalises it.
+    #[test]
+    fn a_line_has_as_many_frames_in_every_normalisation_form() {
+        use icu_normalizer::{ComposingNormalizer, DecomposingNormalizer};
+        let (nfc, nfkc) = (
+            ComposingNormalizer::new_nfc(),
+            ComposingNormalizer::new_nfkc(),
+        );
+        let nfd = DecomposingNormalizer::new_nfd();
+        for c in (0..=0x10_ffff).filter_map(char::from_u32) {
+            for name in [
+                format!("{c}5"),
+                format!("{c} 5"),
+                format!("a {c}"),
+                format!("a {c}5"),
+            ] {
+                let line = format!("{0};{0} 7", shown(&name));
+                for form in [
+                    line.clone(),
+                    nfc.normalize(&line).into_owned(),
+                    nfkc.normalize(&line).into_owned(),
+                    nfd.normalize(&line).into_owned(),
+                    as_compatible(&line).into_owned(),
+                ] {
+                    let (stack, count) = form.rsplit_once(' ').expect("a count");
+                    assert_eq!(
+                        (stack.split(';').count(), count),
+                        (2, "7"),
+                        "{name:?}: {form}"
+                    );
+                    assert!(!stack.starts_with("# "), "{name:?}: {form}");
+                    let is_count = |word: &str| {
+                        let whole = word.split('.').next().unwrap_or(word);
+                        !whole.is_empty() && whole.bytes().all(|byte| byte.is_ascii_digit())
+                    };
+                    let last_word = stack.rsplit_once(' ').map(|(_, word)| word);
+                    assert!(
+                        !last_word.is_some_and(is_count),
+                        "{name:?}: a second count in {form}"
+                    );
+                }
+            }
+        }
     }
 }

@@ -117,6 +117,15 @@ fn write_frames(frames: &str, additions: &Additions, out: &mut dyn Write) -> io:
     out.write_all(rest.as_bytes())
 }
 
+/// Bytes of a text in a drawing, at most.
+pub(super) fn escaped_len(text: &str) -> usize {
+    let bytes = text.bytes().map(|byte| match byte {
+        b'&' | b'<' | b'>' | b'"' | b'\'' => 6,
+        _ => 1,
+    });
+    bytes.sum()
+}
+
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -350,7 +350,7 @@ fn a_hostile_process_is_one_frame_and_its_command_line_in_the_tooltip() {
         .iter()
         .find(|title| title.contains("[7]"))
         .expect("its frame");
-    assert!(title.contains("(pid 7, a\u{37e}b\\n\\x1b[31m"), "{title}");
+    assert!(title.contains("(pid 7, a\u{204f}b\\n\\x1b[31m"), "{title}");
     assert!(
         title.contains("[3 samples, 99.9%] --last, 2 samples, 40.00%)"),
         "{title}"

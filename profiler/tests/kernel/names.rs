@@ -70,7 +70,7 @@ fn odd_names(python: &Python) -> Verdict {
         "semi",
         "esc\\x1b[31mred",
         "<script>alert('&\"')</script>",
-        "&lt\u{37e}&#0\u{37e}",
+        "&lt\u{204f}&#0\u{204f}",
         "naïve_größe_函数_🐍",
     ] {
         let drawn = spoken.iter().filter(|title| title.contains(part)).count();

@@ -40,6 +40,7 @@ fn a_prepared_place_is_empty_until_it_is_written() {
         written,
         Written {
             path: Some(path.clone()),
+            descriptor: None,
             owner_not_set: false
         }
     );
