@@ -301,8 +301,8 @@ fn compressed(python: &Python) -> Verdict {
     let zeros = vec![0; 1 << 20];
     let level = flate2::Compression::best();
     let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), level);
-    let mut zstd = zstd::stream::Encoder::new(Vec::new(), 19).unwrap();
-    for _ in 0..1024 {
+    let mut zstd = zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
+    for _ in 0..512 {
         zlib.write_all(&zeros).unwrap();
         zstd.write_all(&zeros).unwrap();
     }
@@ -317,7 +317,7 @@ fn compressed(python: &Python) -> Verdict {
     for strings in [
         chunk(1, 4096, zlib),
         chunk(2, 4096, zstd.clone()),
-        chunk(2, 1 << 30, zstd),
+        chunk(2, 512 << 20, zstd),
     ] {
         let mut sections = debug(&[0, 0, 0]);
         sections.push((".debug_str", strings, true));
@@ -458,12 +458,18 @@ fn links(python: &Python) -> Verdict {
     let mut sections = debug(&[0, 0, 0]);
     sections.extend([
         (".debug_sup", text(&[5, 0, 0], &[1, 7]), false),
-        (".gnu_debuglink", text(&[], &[0; 8]), false),
+        // The linker would leave it out under its own name.
+        (".gnu_debugLINK", text(&[], &[0; 8]), false),
         (".gnu_debugaltlink", text(&[], &[7; 20]), false),
         (".debug_str", text(&[], &[]), false),
         (".debug_info.dwo", text(&[], &[]), false),
     ]);
     let plain = program(folder.path(), "spins", &sections)?;
+    let mut bytes = fs::read(&plain).unwrap();
+    let mut windows = bytes.windows(14);
+    let name = windows.position(|name| name == b".gnu_debugLINK").unwrap();
+    bytes[name + 10..name + 14].copy_from_slice(b"link");
+    fs::write(&plain, bytes).unwrap();
     let mut programs = vec![plain.clone()];
     // The same, with headers that claim to be a symbol table, names of symbols, or a list of libraries.
     for kind in [2_u32, 3, 6, 11] {
