@@ -33,8 +33,17 @@ pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
 pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
 pub use process::ForkedChild;
-pub use resolver::{Named, Resolver, Retired};
+pub use resolver::{Resolver, Retired};
 pub use worker::SymbolProcess;
+
+/// What there is of names when a recording has ended.
+#[derive(Debug)]
+pub struct Named {
+    /// All locations, each with a frame.
+    pub locations: crate::model::LocationTable,
+    /// Symbol processes that crashed, or took more than they may and were ended.
+    pub losses: u64,
+}
 
 /// Why Python functions have, or do not have, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

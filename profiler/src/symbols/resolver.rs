@@ -19,8 +19,8 @@ use rustc_hash::FxHashMap;
 use rustix::process::{Resource, getrlimit};
 
 use super::{
-    CrossCheck, Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
-    SymbolProcess,
+    CrossCheck, Module, ModuleKind, NameDiagnosis, Named, NativeOptions, NativeSymbolizer, Place,
+    Request, SymbolProcess,
     budgets::Budgets,
     locations::{LocationKey, Locations, offset_frame, unknown_frame},
     process::{ForkedChild, ModuleIndex, Process},
@@ -563,15 +563,6 @@ impl Resolver {
             losses: finished.losses,
         }
     }
-}
-
-/// What there is of names when a recording has ended.
-#[derive(Debug)]
-pub struct Named {
-    /// All locations, each with a frame.
-    pub locations: LocationTable,
-    /// Symbol processes that crashed, or took more than they may and were ended.
-    pub losses: u64,
 }
 
 /// What is left to say of a program that has ended.
