@@ -268,7 +268,7 @@ fn children(python: &Python) -> Verdict {
     let early = new_worker(&mut nursery);
     let recorder = Recorder::start(command, &["-F", "499"]);
     let late = new_worker(&mut nursery);
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(2));
     signal(recorder.pid(), rustix::process::Signal::INT);
     let recording = recorder.end();
     end_workers(&[early, late]);
@@ -341,7 +341,7 @@ impl Drop for ControlGroup {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
@@ -362,7 +362,7 @@ fn control_group(python: &Python) -> Verdict {
     let moved = new_worker(&mut outside);
     group.add(moved);
     // Those that are moved are looked for every two seconds.
-    std::thread::sleep(std::time::Duration::from_secs(5));
+    std::thread::sleep(Duration::from_secs(5));
     signal(recorder.pid(), rustix::process::Signal::INT);
     let recording = recorder.end();
     end_workers(&[first, second, stranger, moved]);
@@ -475,13 +475,13 @@ fn gunicorn(python: &Python) -> Verdict {
             .collect()
     };
     let old = workers();
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(2));
     signal(master.pid(), rustix::process::Signal::HUP);
     eventually("new workers", || {
         let now = workers();
         now.len() == 4 && old.iter().all(|pid| !now.contains(pid))
     });
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(3));
     let new = workers();
     signal(recorder.pid(), rustix::process::Signal::INT);
     let recording = recorder.end();

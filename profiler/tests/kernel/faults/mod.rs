@@ -6,8 +6,8 @@ mod output;
 mod targets;
 
 use super::{
-    Python, Skip, Test, Verdict, cpu_time, eventually, let_work, note, recording, running, scratch,
-    skip, stops, workload,
+    Python, Skip, Test, Verdict, eventually, let_work, note, recording, running, scratch, skip,
+    stops, workload,
 };
 
 /// All of them. They are about the program, not about Pythons: one is enough.
