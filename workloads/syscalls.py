@@ -1,5 +1,6 @@
-"""Time that is spent in the kernel: reads, writes, file metadata, pipes."""
+"""Time that is spent in the kernel: reads, writes, file metadata, pipes, page faults."""
 
+import mmap
 import os
 import time
 
@@ -27,6 +28,13 @@ def through_a_pipe():
     os.close(writer)
 
 
+def touch_new_pages():
+    for _ in range(20):
+        with mmap.mmap(-1, 1 << 20) as memory:
+            for page in range(0, 1 << 20, mmap.PAGESIZE):
+                memory[page] = 1
+
+
 def main():
     deadline = common.start(__doc__)
     source, sink = os.open("/dev/zero", os.O_RDONLY), os.open("/dev/null", os.O_WRONLY)
@@ -34,6 +42,7 @@ def main():
         read_zeros(source, sink)
         look_around()
         through_a_pipe()
+        touch_new_pages()
 
 
 if __name__ == "__main__":
