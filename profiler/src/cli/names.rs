@@ -122,7 +122,7 @@ impl<'a> NameCase<'a> {
             NameDiagnosis::ActivatedLate => Advice::new(
                 "trampolines were switched on late, or off meanwhile: functions that ran without one are not in the picture",
                 [&format!(
-                    "until they are called with one; `{}` switches them on from the start",
+                    "until they are called with one; `{}` has them from the start",
                     self.command_with_names()
                 )],
             ),
@@ -180,14 +180,15 @@ impl<'a> NameCase<'a> {
             return None;
         };
         let finding = format!("no Python names: {}", visible(&obstacle.reason));
-        match obstacle.remedy {
-            Remedy::PerfMap => None,
-            Remedy::None => Some(Advice::new(finding, [])),
-            Remedy::Rights => Some(Advice::new(
-                finding,
-                ["run pyprof-bpf with sudo, or give it CAP_SYS_PTRACE"],
-            )),
-        }
+        let step = match obstacle.remedy {
+            Remedy::PerfMap => return None,
+            Remedy::Rights => "run pyprof-bpf with sudo, or give it CAP_SYS_PTRACE",
+            Remedy::File => {
+                "let pyprof-bpf read that file: run it with sudo, where the file is, or restart the process"
+            }
+            Remedy::OtherPython => "record a program that runs CPython for x86-64 (64-bit)",
+        };
+        Some(Advice::new(finding, [step]))
     }
 
     fn not_activated(&self) -> Advice {

@@ -39,7 +39,11 @@ fn an_interpreter_that_perf_maps_cannot_help_gets_no_recipe_for_them() {
         NameDiagnosis::NotActivated,
         NameDiagnosis::TooOld { version: (3, 8) },
     ] {
-        for (remedy, step) in [(Remedy::None, ""), (Remedy::Rights, "sudo")] {
+        for (remedy, step) in [
+            (Remedy::OtherPython, "64-bit"),
+            (Remedy::File, "read that file"),
+            (Remedy::Rights, "sudo"),
+        ] {
             let source = refused(remedy);
             let said = text(&case(names, &source));
             assert!(said.contains("is no program for x86-64") && said.contains(step));

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     model::{Hz, Pid},
     process::{
-        FileLimit, Halt, NamedGroup, PythonInfo,
+        Halt, PythonInfo,
         interpreter::{Obstacle, Remedy},
     },
     profile::{
@@ -489,20 +489,6 @@ fn processes_are_counted_once_and_those_without_samples_apart() {
 }
 
 #[test]
-fn processes_that_may_not_be_looked_into_are_counted() {
-    for (count, words) in [
-        (1, "1 process could not"),
-        (2_000, "2,000 processes could not"),
-    ] {
-        let line = remark(&Remark::NotPermitted(count));
-        assert!(
-            line.contains(words) && line.contains("CAP_SYS_PTRACE"),
-            "{line}"
-        );
-    }
-}
-
-#[test]
 fn shares_are_called_right_only_where_all_processes_lack_samples_alike() {
     for is_even in [true, false] {
         let mut recording = recording(good());
@@ -578,100 +564,6 @@ fn a_process_that_cannot_run_is_said_to_be_held_and_how_to_let_it_go() {
         }
         assert!(lines[1].contains("so are 2 more") && !lines[1].contains('\u{1b}'));
     }
-}
-
-#[test]
-fn groups_are_named_with_their_owners() {
-    let group = NamedGroup {
-        path: "/sys/fs/cgroup/user.slice/docker-ab.scope\u{1b}".into(),
-        owner: Some(1000),
-    };
-    let ignored = remark(&Remark::GroupsIgnored(vec![group.clone(), group.clone()]));
-    assert!(
-        ignored.contains("docker-ab.scope\\x1b of user 1000")
-            && ignored.contains("1 such group more")
-            && ignored.contains("--cgroup"),
-        "{ignored}"
-    );
-    let rootless = remark(&Remark::Rootless(group));
-    assert!(
-        rootless.starts_with("recorded: control group "),
-        "{rootless}"
-    );
-}
-
-/// Every remark in words: a sentence that fits a line, without anything that a terminal acts on.
-#[test]
-fn every_remark_has_its_sentence() {
-    let remarks = [
-        (Remark::MappingsLeftOut(2), "2 mappings not followed"),
-        (Remark::KernelNamesHidden, "CAP_SYSLOG"),
-        (Remark::KernelStacksFailed(1), "part of 1 stack "),
-        (Remark::NoRoomForRows(3), "3 files"),
-        (
-            Remark::SharedPerfMap {
-                pid: Pid(1),
-                rival: Pid(2),
-                frames: 3,
-            },
-            "3 frames",
-        ),
-        (Remark::NotPermitted(1), "1 process "),
-        (
-            Remark::Files(FileLimit::Loaded, vec!["a\u{1b}".to_owned()]),
-            "1 file ",
-        ),
-        (Remark::ChildrenNotRecorded(vec![Pid(3)]), "(pid 3)"),
-        (Remark::CannotFollow, "BTF"),
-        (Remark::TooManyProcesses(5), "(5)"),
-        (Remark::EventsLost(6), "6 events"),
-        (
-            Remark::Undersampled {
-                pid: Pid(7),
-                cpu_time: Duration::from_secs(8),
-                samples: 0,
-                others: 1,
-            },
-            "pid 7 used 8.00 s of CPU and has 0 samples (so it is with 1 more)",
-        ),
-    ];
-    for (said, words) in remarks {
-        let line = remark(&said);
-        assert!(line.contains(words), "no {words:?} in {line:?}");
-        assert!(!line.chars().any(char::is_control), "{line:?}");
-        assert!(
-            !line.ends_with('.') && line.chars().count() < 180,
-            "{line:?}"
-        );
-    }
-}
-
-#[test]
-fn every_end_of_a_stack_has_words_of_its_own() {
-    let ends = [
-        EndClass::NoRule,
-        EndClass::UnknownJit,
-        EndClass::NoMapping,
-        EndClass::ReadFault,
-        EndClass::NotUp,
-        EndClass::DepthLimit,
-        EndClass::Unsupported,
-        EndClass::NoUserRegisters,
-        EndClass::NativePart,
-        EndClass::PythonPart,
-        EndClass::NoFit,
-    ];
-    let quality = Quality {
-        samples: 100,
-        complete: 100 - ends.len() as u64,
-        incomplete: ends.iter().map(|end| (*end, 1)).collect(),
-        ..Quality::default()
-    };
-    let lines = notes(&recording(quality));
-    let (_, causes) = lines[0].split_once(" cut short (").unwrap();
-    let causes: std::collections::BTreeSet<&str> =
-        causes.trim_end_matches(')').split(", ").collect();
-    assert_eq!(causes.len(), ends.len(), "{causes:?}");
 }
 
 #[test]

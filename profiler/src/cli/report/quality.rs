@@ -53,7 +53,7 @@ const fn why_cut(end: EndClass) -> &'static str {
         EndClass::Unsupported => "where unwinding needs a register that is not known",
         EndClass::NoUserRegisters => "without user registers",
         EndClass::NativePart => "in native code only: their Python frames are whole",
-        EndClass::PythonPart => "in the interpreter's frames, which could not be read",
+        EndClass::PythonPart => "where the interpreter's frames could not be read",
         EndClass::NoFit => "in native code that did not fit the Python frames",
     }
 }
@@ -151,4 +151,37 @@ pub(super) fn cross_check(check: &CrossCheck) -> Vec<String> {
             .map(|text| format!("  {}", visible(text))),
     );
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_of_a_stack_has_words_of_its_own() {
+        let ends = [
+            EndClass::NoRule,
+            EndClass::UnknownJit,
+            EndClass::NoMapping,
+            EndClass::ReadFault,
+            EndClass::NotUp,
+            EndClass::DepthLimit,
+            EndClass::Unsupported,
+            EndClass::NoUserRegisters,
+            EndClass::NativePart,
+            EndClass::PythonPart,
+            EndClass::NoFit,
+        ];
+        let quality = Quality {
+            samples: 100,
+            complete: 100 - ends.len() as u64,
+            incomplete: ends.iter().map(|end| (*end, 1)).collect(),
+            ..Quality::default()
+        };
+        let line = stacks(&quality).expect("there are samples");
+        let (_, causes) = line.split_once(" cut short (").expect("some are cut short");
+        let causes: std::collections::BTreeSet<&str> =
+            causes.trim_end_matches(')').split(", ").collect();
+        assert_eq!(causes.len(), ends.len(), "{causes:?}");
+    }
 }

@@ -126,3 +126,7 @@ fn group(NamedGroup { path, owner }: &NamedGroup) -> String {
         None => format!("control group {path}"),
     }
 }
+
+#[cfg(test)]
+#[path = "remark_tests.rs"]
+mod tests;

@@ -60,8 +60,10 @@ pub enum Remedy {
     PerfMap,
     /// The right to read its memory.
     Rights,
-    /// Nothing but another program: neither its stacks nor its trampolines can be followed.
-    None,
+    /// Its file, once it can be read: stacks are followed by what that says.
+    File,
+    /// Nothing but another interpreter: neither the stacks nor the trampolines of this one can be followed.
+    OtherPython,
 }
 
 /// Why the frames of an interpreter are not read.
@@ -87,11 +89,8 @@ impl Refusal {
     pub const fn remedy(&self) -> Remedy {
         match self {
             Self::Memory { .. } => Remedy::Rights,
-            // Stacks are followed by what the file says of itself.
-            Self::PyPy
-            | Self::NotLocated(NotLocated::OtherMachine { .. } | NotLocated::File { .. }) => {
-                Remedy::None
-            }
+            Self::NotLocated(NotLocated::File { .. }) => Remedy::File,
+            Self::PyPy | Self::NotLocated(NotLocated::OtherMachine { .. }) => Remedy::OtherPython,
             Self::TooOld(_)
             | Self::NotLocated(_)
             | Self::NoDescription(_)
