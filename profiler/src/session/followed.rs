@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     PythonFrom, PythonSource,
-    python_frames::{Looking, Program, PythonFrames},
+    python_frames::{Looking, PATIENCE, Program, PythonFrames},
 };
 use crate::{
     model::{ImageId, Pid},
@@ -66,6 +66,8 @@ pub(super) struct Followed {
     pub(super) left_out: u32,
     /// Nobody has looked at its mappings and its interpreter yet, or not at all of them.
     pub(super) is_unexamined: bool,
+    /// A look at its interpreter is waited for so long.
+    pub(super) waits_for_interpreter: Duration,
 }
 
 /// What has happened to a process since it was looked at.
@@ -136,6 +138,7 @@ impl Followed {
             stack: None,
             left_out: 0,
             is_unexamined: false,
+            waits_for_interpreter: PATIENCE,
         }
     }
 
@@ -306,6 +309,7 @@ impl Followed {
                 image: self.image,
                 python,
                 mappings,
+                patience: self.waits_for_interpreter,
             };
             interpreter.look(&program, &mut self.looking, builder, resolver);
         }

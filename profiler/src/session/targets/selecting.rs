@@ -11,9 +11,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Stages, Targets};
 use crate::{
     model::{ImageId, Pid},
-    process::{Pace, Search, Selector, Target, TargetError, descendants_of, now_since_boot},
+    process::{
+        Pace, Search, Selector, Target, TargetError, descendants_of, now_since_boot, thread_time,
+    },
     session::{
-        PythonFrom, SessionError, ended::EndedPrograms, followed::Followed, unmet::UnmetChildren,
+        PythonFrom, SessionError,
+        ended::EndedPrograms,
+        followed::Followed,
+        python_frames::{PATIENCE, PATIENCE_AT_START},
+        unmet::UnmetChildren,
     },
 };
 
@@ -104,7 +110,7 @@ impl Targets {
     }
 
     /// Takes in the processes that descend from these and are not known yet; each is handed to `each`.
-    fn attach_descendants(&mut self, until: Instant, mut each: impl FnMut(&mut Self, Pid)) {
+    fn attach_descendants(&mut self, until: Duration, mut each: impl FnMut(&mut Self, Pid)) {
         let roots: Vec<Pid> = self.followed.keys().copied().collect();
         for pid in descendants_of(&roots) {
             if self.contains(pid) {
@@ -203,9 +209,9 @@ impl Targets {
     }
 
     /// How much of a process's files may be read now, if there is time until then.
-    fn search_until(&self, until: Instant) -> Search {
+    fn search_until(&self, until: Duration) -> Search {
         // Where frames must be read from the interpreter, whether they can be decides whether there is a recording.
-        if self.python_from == PythonFrom::Interpreter || Instant::now() < until {
+        if self.python_from == PythonFrom::Interpreter || thread_time() < until {
             Search::All
         } else {
             Search::Nothing
@@ -235,7 +241,13 @@ impl Targets {
         if search == Search::Nothing {
             entry.put_off();
         } else {
+            entry.waits_for_interpreter = if self.began.is_none() {
+                PATIENCE_AT_START
+            } else {
+                PATIENCE
+            };
             entry.read_mappings(pid, search, stages.builder, stages.resolver);
+            entry.waits_for_interpreter = PATIENCE;
         }
         self.mark(pid);
     }
@@ -252,10 +264,10 @@ impl Targets {
     }
 }
 
-/// How long processes are examined before sampling begins, once for what they are and once for what is mapped in them; the others are examined while it goes on, those that are sampled
+/// CPU time for examining processes before sampling begins, once for what they are and once for what is mapped in them; the others are examined while it goes on, those that are sampled
 /// first. Those that were named one by one are fewer, and all meant.
 const EXAMINING_TIME: Duration = Duration::from_millis(500);
-const EXAMINING_TIME_OF_NAMED: Duration = Duration::from_secs(3);
+const EXAMINING_TIME_OF_NAMED: Duration = Duration::from_secs(10);
 
 const fn examining_time(selector: &Selector) -> Duration {
     if selector.is_open() {
