@@ -265,12 +265,12 @@ impl Followed {
             // Another process's, maybe.
             return;
         };
+        self.is_unexamined = false;
         if self.identity.python.version.is_none() || self.identity.interpreter.may_change() {
             let interpreter = self.identity.interpreter.clone();
             if let Some(python) = inspect_within(target, &mappings, search) {
                 self.identity = Identity::of(target, python, interpreter);
                 self.inspected = Instant::now();
-                self.is_unexamined = false;
             } else {
                 self.is_unexamined = true;
                 self.news = News::Mappings;
