@@ -143,7 +143,13 @@ impl PythonFrames {
                 None => return self.wait(),
             },
         };
-        let (examined, threads) = match resolver.reader().wait(&reading, program.patience) {
+        let progress = if program.patience > PATIENCE {
+            // Before sampling begins: no samples wait.
+            reading.wait(program.patience)
+        } else {
+            resolver.reader().wait(&reading, program.patience)
+        };
+        let (examined, threads) = match progress {
             Progress::Done(looked) => looked,
             Progress::Waiting => {
                 *looking = Some(Looking { image, reading });
