@@ -1,5 +1,6 @@
 //! What is said at the end of a recording. The lines are made by pure functions; one function prints.
 
+mod limits;
 mod python;
 mod quality;
 mod remark;

@@ -11,7 +11,9 @@ use crate::{
         EndClass, Profile, Quality,
         testing::{Builder, python},
     },
-    session::{PythonSource, SampledEvent, StopReason, TargetSummary, Throttling, Unsampled},
+    session::{
+        Limit, PythonSource, SampledEvent, StopReason, TargetSummary, Throttling, Unsampled,
+    },
     symbols::{CrossCheck, NameDiagnosis},
 };
 

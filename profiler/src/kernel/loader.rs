@@ -238,9 +238,9 @@ impl KernelSide {
         })
     }
 
-    /// How many processes can be targets at a time.
-    pub const fn processes_max(&self) -> u32 {
-        self.sizes.processes
+    /// How much room there is.
+    pub const fn sizes(&self) -> &MapSizes {
+        &self.sizes
     }
 
     /// What becomes of processes is told in the ring. False: this kernel has no BTF, or forbids tracepoints.

@@ -52,7 +52,7 @@ pub use mappings::{
 pub use namesakes::{has_open, namesakes};
 pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
-pub use python::{inspect, perf_map_handle, runs_python};
+pub use python::{Search, inspect, inspect_within, perf_map_handle, runs_python};
 pub use select::{Cgroup, PARTS, SelectError, Selector};
 pub use status::cpu_time_of;
 pub use target::{Target, TargetError, has_exited, perf_map_directory, stack_of};

@@ -7,6 +7,7 @@ use std::{
     sync::{LazyLock, Mutex, PoisonError},
 };
 
+use memchr::memmem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::Pid;
@@ -27,12 +28,18 @@ const FILES_MAX: usize = 64;
 /// Files whose names are looked at.
 const DISTINCT_FILES_MAX: usize = 4096;
 
+/// Texts of more bytes say nothing of a version.
+const TEXT_BYTES_MAX: usize = 24;
+
 /// Bytes of a file's constants that are searched for a version.
 const CONSTANTS_BYTES_MAX: u64 = 32 << 20;
 
 /// Bytes of symbols and constants that are read of all files of a process together, while its samples wait. A static
 /// `python` with all its symbols has some 3 MiB.
 const SEARCHED_BYTES_MAX: u64 = 64 << 20;
+
+/// The same while other processes wait to be examined: enough for every `python` in use.
+const LITTLE_BYTES_MAX: u64 = 8 << 20;
 
 /// Bytes of the environment that are read; `execve` allows 6 MiB by default.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
@@ -45,23 +52,42 @@ const KNOWN_FILES_MAX: usize = 16_384;
 type KnownFiles = FxHashMap<FileIdentity, Option<(u8, u8)>>;
 static KNOWN_FILES: LazyLock<Mutex<KnownFiles>> = LazyLock::new(Mutex::default);
 
+/// How much of a process's files may be read in search of its interpreter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Search {
+    /// None that has not been examined before.
+    Nothing,
+    /// A few MiB.
+    Little,
+    /// All that may be read of one process.
+    All,
+}
+
 /// Finds the interpreter in a process and how it was started.
 ///
 /// Reads the names of what is mapped, else the symbols of the mapped files; costs some milliseconds at most. Needs the
 /// right to read the process (see [`Target::check`]); what cannot be read counts as not there. Looks at the process as
 /// it is now: a program that is just being started may not have loaded its libpython yet.
 pub fn inspect(target: &Target, mappings: &[Mapping]) -> PythonInfo {
-    let found = find_interpreter(target.pid, target.exe.as_deref(), mappings);
+    inspect_within(target, mappings, Search::All).unwrap_or_else(PythonInfo::unknown)
+}
+
+/// [`inspect`] that reads no more than this. `None`: that was not enough to know.
+pub fn inspect_within(target: &Target, mappings: &[Mapping], search: Search) -> Option<PythonInfo> {
+    let found = find_interpreter(target.pid, target.exe.as_deref(), mappings, search);
+    if found.is_incomplete && search != Search::All {
+        return None;
+    }
     let marker = format!("jit-{}.dump", target.ns_pid);
     let jitdump = mappings
         .iter()
         .any(|m| m.executable && m.path().is_some_and(|path| file_name(path) == marker));
-    PythonInfo {
+    Some(PythonInfo {
         version: found.version,
         trampolines_asked: found.version.is_some() && asked_at_start(target) != PerfSupport::Off,
         jitdump,
         interpreter_files: found.files,
-    }
+    })
 }
 
 /// The descriptor with which a process writes its perf map, `/proc/PID/fd/N`, whoever asked for the map:
@@ -99,10 +125,15 @@ struct Interpreter {
 /// system calls, and what [`inspect`] costs for files that no process had mapped before. Fails with `PermissionDenied`
 /// without the right to read the process.
 pub fn runs_python(pid: Pid) -> io::Result<bool> {
+    runs_python_within(pid, Search::All).map(|belongs| belongs.unwrap_or(false))
+}
+
+/// [`runs_python`] that reads no more than this. `None`: that was not enough to know.
+pub(super) fn runs_python_within(pid: Pid, search: Search) -> io::Result<Option<bool>> {
     let folder = proc_folder(pid);
     let program = fs::read_link(format!("{folder}/exe"))?;
     if is_python_program(file_name(&program).as_bytes()) {
-        return Ok(true);
+        return Ok(Some(true));
     }
     let maps = File::open(format!("{folder}/maps"))?.take(MAPS_BYTES_MAX);
     let mappings = parse_mappings(BufReader::new(maps), |mapping| mapping.executable)?.mappings;
@@ -120,11 +151,14 @@ pub fn runs_python(pid: Pid) -> io::Result<bool> {
         }
     }
     if new.is_empty() {
-        return Ok(false);
+        return Ok(Some(false));
     }
-    let found = find_interpreter(pid, Some(&program), &new);
-    if found.version.is_some() || found.is_incomplete {
-        return Ok(found.version.is_some());
+    let found = find_interpreter(pid, Some(&program), &new, search);
+    if found.version.is_some() {
+        return Ok(Some(true));
+    }
+    if found.is_incomplete {
+        return Ok((search == Search::All).then_some(false));
     }
     let mut known = WITHOUT_PYTHON
         .lock()
@@ -135,7 +169,7 @@ pub fn runs_python(pid: Pid) -> io::Result<bool> {
             known.insert(MappedAs::of(path, mapping));
         }
     }
-    Ok(false)
+    Ok(Some(false))
 }
 
 /// A file as `/proc/PID/maps` shows it. A file whose content changes under the same number, while it is mapped, is not
@@ -160,7 +194,12 @@ impl MappedAs {
 /// Files that hold no interpreter, as far as [`runs_python`] has met them.
 static WITHOUT_PYTHON: LazyLock<Mutex<FxHashSet<MappedAs>>> = LazyLock::new(Mutex::default);
 
-fn find_interpreter(pid: Pid, program: Option<&Path>, mappings: &[Mapping]) -> Interpreter {
+fn find_interpreter(
+    pid: Pid,
+    program: Option<&Path>,
+    mappings: &[Mapping],
+    search: Search,
+) -> Interpreter {
     let mut found = Interpreter::default();
     let files = distinct_files(mappings);
     let program = program.map(without_deleted_mark);
@@ -186,7 +225,11 @@ fn find_interpreter(pid: Pid, program: Option<&Path>, mappings: &[Mapping]) -> I
     // The program first: all others come into question only for interpreters built into something larger.
     let (first, others): (Vec<_>, Vec<_>) =
         files.into_iter().partition(|(path, _)| is_program(path));
-    let mut budget = Budget::new(SEARCHED_BYTES_MAX);
+    let mut budget = Budget::new(match search {
+        Search::Nothing => 0,
+        Search::Little => LITTLE_BYTES_MAX,
+        Search::All => SEARCHED_BYTES_MAX,
+    });
     for (path, mapping) in first.into_iter().chain(others).take(FILES_MAX) {
         if let Some(version) = version_of_file(pid, mapping, path, &mut budget) {
             found.version = Some(version);
@@ -250,11 +293,15 @@ fn version_of_file(
         return version.or(from_name);
     }
     let named_python = is_python_program(file_name(path).as_bytes());
+    let was_exceeded = std::mem::replace(&mut budget.is_exceeded, false);
     let version = version_in_file(&opened.file, named_python, budget);
-    // Where the budget was spent, it may not have been looked at.
-    if budget.left > 0 && known.len() < KNOWN_FILES_MAX {
+    if !budget.is_exceeded && known.len() < KNOWN_FILES_MAX {
         known.insert(opened.identity, version);
     }
+    if version.is_some() || from_name.is_some() {
+        budget.is_exceeded = false;
+    }
+    budget.is_exceeded |= was_exceeded;
     version.or(from_name)
 }
 
@@ -296,21 +343,32 @@ fn version_in_file(file: &File, named_python: bool, budget: &mut Budget) -> Opti
     if !is_python {
         return None;
     }
-    let constants = elf.section_bytes(".rodata", CONSTANTS_BYTES_MAX.min(budget.left))?;
-    budget.take(constants.len() as u64);
-    version_in_constants(&constants)
+    let bytes = elf.section_place(".rodata")?.bytes;
+    if bytes > CONSTANTS_BYTES_MAX || !budget.take(bytes) {
+        return None;
+    }
+    version_in_constants(&elf.section_bytes(".rodata", bytes)?)
 }
 
 /// Before 3.11: the name of the library directory (Modules/getpath.c). Since: no symbols are left, so that only the
 /// full version (`3.12.1`, Python/getversion.c) speaks; it counts if there is no other text like it.
 fn version_in_constants(constants: &[u8]) -> Option<(u8, u8)> {
-    let texts = || {
-        let short = constants
-            .split(|&byte| byte == 0)
-            .filter(|text| (4..=24).contains(&text.len()));
-        short.filter_map(|text| std::str::from_utf8(text).ok())
+    // What ends at the next zero byte, if it begins behind one.
+    let text_at = |begin: usize| {
+        let is_begin = begin == 0 || constants[begin - 1] == 0;
+        let rest = constants.get(begin..begin + TEXT_BYTES_MAX + 1);
+        let rest = rest.unwrap_or(&constants[begin..]);
+        let text = rest.split(|&byte| byte == 0).next()?;
+        let is_short = (4..=TEXT_BYTES_MAX).contains(&text.len());
+        (is_begin && is_short).then(|| std::str::from_utf8(text).ok())?
     };
-    let directory = |text: &str| {
+    let directory = |at: usize| {
+        let begin = if constants[..at].ends_with(b"lib/") {
+            at - 4
+        } else {
+            at
+        };
+        let text = text_at(begin)?;
         let version = text
             .strip_prefix("lib/")
             .unwrap_or(text)
@@ -319,11 +377,15 @@ fn version_in_constants(constants: &[u8]) -> Option<(u8, u8)> {
             .filter(|(_, rest)| rest.is_empty())
             .map(|(version, _)| version)
     };
-    if let Some(version) = texts().find_map(directory) {
+    // Most of what is searched holds nothing of this kind: it is passed over at once.
+    if let Some(version) = memmem::find_iter(constants, "python").find_map(directory) {
         return Some(version);
     }
-    let mut full = texts().filter_map(|text| {
-        let (version, rest) = parse_version(text)?;
+    let behind_zero = ["\x002.", "\x003.", "\x004."]
+        .into_iter()
+        .flat_map(|text| memmem::find_iter(constants, text).map(|at| at + 1));
+    let mut full = std::iter::once(0).chain(behind_zero).filter_map(|at| {
+        let (version, rest) = parse_version(text_at(at)?)?;
         let patch = rest.strip_prefix('.')?;
         (patch.starts_with(|c: char| c.is_ascii_digit()) && (11..=30).contains(&version.1))
             .then_some(version)

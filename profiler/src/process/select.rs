@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use crate::model::Pid;
@@ -12,7 +13,8 @@ use super::{
     cgroup::{self, Group},
     container::{Container, NamedGroup},
     first_thread::has_exited,
-    runs_python,
+    pace::thread_time,
+    python::{Search, runs_python_within},
     status::Stat,
 };
 
@@ -23,12 +25,15 @@ pub const PARTS: [&str; 2] = ["__keep-symbols", "__symbols"];
 /// Bytes of a command line that are looked at for that.
 const PATH_MAX: u64 = 4096 + 64;
 
+/// CPU time for searching files in one scan, where that is limited. What was searched is remembered.
+const SEARCH_TIME: Duration = Duration::from_millis(200);
+
 /// What chooses processes.
 #[derive(Clone, Debug)]
 pub enum Selector {
     /// These, and no others.
     Pids(Vec<Pid>),
-    /// Every process that [runs a Python](runs_python).
+    /// Every process that [runs a Python](super::runs_python).
     AllPython,
     /// Those in a control group or below it.
     Cgroup(Cgroup),
@@ -141,28 +146,45 @@ impl Selector {
     /// [`Target::check`](super::Target::check) says best. Of the others, a process that exits meanwhile is left out. Reads
     /// one or two files of each process.
     pub fn scan(&self) -> Result<Vec<Pid>, SelectError> {
+        self.scan_within(Search::All).map(|(found, _)| found)
+    }
+
+    /// [`scan`](Self::scan), and of how many processes it is not known whether they belong: their files have not been searched
+    /// for an interpreter. [`Search::Little`]: that takes a limited time, and the next call goes on.
+    pub fn scan_within(&self, search: Search) -> Result<(Vec<Pid>, u64), SelectError> {
         if let Self::Pids(pids) = self {
             let mut pids = pids.clone();
             pids.sort_unstable();
             pids.dedup();
-            return Ok(pids);
+            return Ok((pids, 0));
         }
-        let (mut found, mut refused) = (Vec::new(), 0);
+        let until = thread_time() + SEARCH_TIME;
+        let (mut found, mut refused, mut undecided) = (Vec::new(), 0, 0);
         if let Self::Container(container) = self {
             container.settle(&places_of_all(container)?)?;
         }
         for pid in all_pids().map_err(|source| SelectError::Proc { source })? {
-            match self.asks(pid) {
+            let search = if search == Search::Little && thread_time() >= until {
+                Search::Nothing
+            } else {
+                Search::All
+            };
+            match self.asks(pid, search) {
                 Answer::Yes => found.push(pid),
+                Answer::Undecided => undecided += 1,
                 Answer::No => {}
                 Answer::Refused => refused += 1,
             }
         }
         if found.is_empty() {
+            if undecided > 0 {
+                // Whether there is anything to record at all must be known.
+                return self.scan_within(Search::All);
+            }
             return Err(self.nothing(refused));
         }
         found.sort_unstable();
-        Ok(found)
+        Ok((found, undecided))
     }
 
     /// A process that is new, or runs another program now, belongs. `false` for one that is gone or cannot be looked
@@ -172,7 +194,7 @@ impl Selector {
     /// With [`Selector::Pids`] nothing new belongs: those processes were there from the start, and a new one of the same
     /// number is another one.
     pub fn admits(&self, pid: Pid) -> bool {
-        self.asks(pid) == Answer::Yes
+        self.asks(pid, Search::Little) == Answer::Yes
     }
 
     /// Which processes these are may change while they are recorded.
@@ -180,11 +202,12 @@ impl Selector {
         !matches!(self, Self::Pids(_))
     }
 
-    fn asks(&self, pid: Pid) -> Answer {
+    fn asks(&self, pid: Pid, search: Search) -> Answer {
         let belongs = match self {
             Self::Pids(_) => return Answer::No,
-            Self::AllPython => match runs_python(pid) {
-                Ok(belongs) => belongs,
+            Self::AllPython => match runs_python_within(pid, search) {
+                Ok(Some(belongs)) => belongs,
+                Ok(None) => return Answer::Undecided,
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     return Answer::Refused;
                 }
@@ -224,6 +247,8 @@ enum Answer {
     No,
     /// It may not be looked into.
     Refused,
+    /// More of its files would have to be read.
+    Undecided,
 }
 
 /// Every process that is seen from here.

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    BpfStats, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary,
+    BpfStats, Limit, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary,
     ended::Finished,
     ending::{CODE_WAITS, MAPS_WORK, RING_WORK},
+    limits,
     rate::{RateFacts, remark_on, undersampled},
     record::Session,
     targets::Stages,
@@ -146,14 +147,18 @@ impl Session {
         if counters.kernel_stack_failed > 0 {
             remarks.push(Remark::KernelStacksFailed(counters.kernel_stack_failed));
         }
-        if built.mappings_refused > 0 {
-            remarks.push(Remark::NoRoomForRows(built.mappings_refused));
+        let limits = limits::reached(counters, built, self.kernel.sizes());
+        remarks.extend(limits.into_iter().map(Remark::Limit));
+        for limit in [
+            Limit::NotExamined(self.targets.unexamined()),
+            Limit::SamplesBefore(self.unexamined_samples),
+        ] {
+            if limit.count() > 0 {
+                remarks.push(Remark::Limit(limit));
+            }
         }
         if self.following.forks && !self.kernel.follows() {
             remarks.push(Remark::CannotFollow);
-        }
-        if counters.processes_full > 0 {
-            remarks.push(Remark::TooManyProcesses(counters.processes_full));
         }
         if counters.events_lost > 0 {
             remarks.push(Remark::EventsLost(counters.events_lost));

@@ -7,13 +7,13 @@ use std::{
 
 use super::{
     PythonFrom, PythonSource,
-    python_frames::{Looking, Program, PythonFrames},
+    python_frames::{Looking, PATIENCE, Program, PythonFrames},
 };
 use crate::{
     model::{ImageId, Pid},
     process::{
-        Mapping, Pace, ParsedMappings, PythonInfo, Target, file_name, inspect, perf_map_handle,
-        read_executable_mappings, stack_of,
+        Mapping, Pace, ParsedMappings, PythonInfo, Search, Target, file_name, inspect_within,
+        perf_map_handle, read_executable_mappings, stack_of,
     },
     symbols::Resolver,
     unwind::TableBuilder,
@@ -64,6 +64,10 @@ pub(super) struct Followed {
     pub(super) stack: Option<u64>,
     /// Mappings past the limits, at most.
     pub(super) left_out: u32,
+    /// Nobody has looked at its mappings and its interpreter yet, or not at all of them.
+    pub(super) is_unexamined: bool,
+    /// A look at its interpreter is waited for so long.
+    pub(super) waits_for_interpreter: Duration,
 }
 
 /// What has happened to a process since it was looked at.
@@ -77,9 +81,16 @@ pub(super) enum News {
 }
 
 impl Followed {
-    /// One that runs already.
-    pub(super) fn attached(target: Target, image: ImageId, from: PythonFrom) -> Self {
-        let python = inspect(&target, &mappings_of(target.pid).unwrap_or_default());
+    /// One that runs already. `search`: how much of its files may be read now to find its interpreter.
+    pub(super) fn attached(
+        target: Target,
+        image: ImageId,
+        from: PythonFrom,
+        search: Search,
+    ) -> Self {
+        let mappings = mappings_of(target.pid).unwrap_or_default();
+        let python = inspect_within(&target, &mappings, search);
+        let python = python.unwrap_or_else(PythonInfo::unknown);
         let identity = Identity::of(&target, python, PythonFrames::wanted(from));
         let cpu_at_start = target.cpu_time();
         Self {
@@ -126,6 +137,8 @@ impl Followed {
             seen_gone: false,
             stack: None,
             left_out: 0,
+            is_unexamined: false,
+            waits_for_interpreter: PATIENCE,
         }
     }
 
@@ -193,7 +206,7 @@ impl Followed {
                 let mappings = mappings_of(pid).unwrap_or_default();
                 self.look_at_interpreter(pid, &mappings, builder, resolver);
             }
-            News::Mappings => self.read_mappings(pid, builder, resolver),
+            News::Mappings => self.read_mappings(pid, Search::All, builder, resolver),
             News::Program => self.read_program(pid, builder, resolver),
         }
         let took = began.elapsed();
@@ -211,13 +224,20 @@ impl Followed {
             resolver.describe(self.image, &target, self.identity.python.clone());
             self.target = Some(target);
         }
-        self.read_mappings(pid, builder, resolver);
+        self.read_mappings(pid, Search::All, builder, resolver);
     }
 
-    /// Reads what is mapped, and hands it on.
+    /// It is to be examined later.
+    pub(super) fn put_off(&mut self) {
+        self.is_unexamined = true;
+        self.news = self.news.max(News::Mappings);
+    }
+
+    /// Reads what is mapped, and hands it on. `search`: see [`attached`](Self::attached).
     pub(super) fn read_mappings(
         &mut self,
         pid: Pid,
+        search: Search,
         builder: &TableBuilder,
         resolver: &mut Resolver,
     ) {
@@ -245,10 +265,16 @@ impl Followed {
             // Another process's, maybe.
             return;
         };
+        self.is_unexamined = false;
         if self.identity.python.version.is_none() || self.identity.interpreter.may_change() {
             let interpreter = self.identity.interpreter.clone();
-            self.identity = Identity::of(target, inspect(target, &mappings), interpreter);
-            self.inspected = Instant::now();
+            if let Some(python) = inspect_within(target, &mappings, search) {
+                self.identity = Identity::of(target, python, interpreter);
+                self.inspected = Instant::now();
+            } else {
+                self.is_unexamined = true;
+                self.news = News::Mappings;
+            }
         }
         self.identity.has_greenlets = mappings.iter().any(is_greenlets);
         let handle = perf_map_handle(target);
@@ -256,7 +282,7 @@ impl Followed {
         let all_opened = resolver.update(self.image, &mappings, python, handle.as_deref());
         builder.update(pid, self.image, mappings.clone());
         if !all_opened {
-            self.news = News::Mappings;
+            self.news = self.news.max(News::Mappings);
         }
         if self.identity.interpreter.may_change() {
             self.look_at_interpreter(pid, &mappings, builder, resolver);
@@ -283,6 +309,7 @@ impl Followed {
                 image: self.image,
                 python,
                 mappings,
+                patience: self.waits_for_interpreter,
             };
             interpreter.look(&program, &mut self.looking, builder, resolver);
         }

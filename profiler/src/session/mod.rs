@@ -5,6 +5,7 @@ mod ending;
 mod error;
 mod finish;
 mod followed;
+mod limits;
 mod python_frames;
 mod rate;
 mod record;
@@ -17,6 +18,7 @@ mod unmet;
 
 pub use crate::symbols::{SymbolProcess, worker::run_if_called as run_symbol_process};
 pub use error::SessionError;
+pub use limits::Limit;
 pub use recording_thread::record;
 pub use settings::{PythonFrom, RecordSettings};
 pub use summary::{
@@ -25,7 +27,8 @@ pub use summary::{
 };
 
 /// Names of the threads that read hostile files, and catch the panics this may cause.
-pub const CAREFUL_THREADS: [&str; 2] = [
+pub const CAREFUL_THREADS: [&str; 3] = [
     crate::process::interpreter::THREAD_NAME,
     crate::unwind::THREAD_NAME,
+    crate::unwind::MAKER_NAME,
 ];

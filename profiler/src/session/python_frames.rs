@@ -27,7 +27,9 @@ const AGAIN: [(Duration, Duration); 2] = [
 const AGAIN_LATER: Duration = Duration::from_secs(2);
 /// Samples wait so long at most while an interpreter is looked at: it takes a millisecond. What takes longer, on a busy
 /// machine, is asked for again.
-const PATIENCE: Duration = Duration::from_millis(20);
+pub(super) const PATIENCE: Duration = Duration::from_millis(20);
+/// The same before sampling begins, when nothing else waits.
+pub(super) const PATIENCE_AT_START: Duration = Duration::from_millis(200);
 
 /// A program whose interpreter is looked for.
 pub(super) struct Program<'p> {
@@ -35,6 +37,8 @@ pub(super) struct Program<'p> {
     pub(super) image: ImageId,
     pub(super) python: &'p PythonInfo,
     pub(super) mappings: &'p [Mapping],
+    /// How long to wait for what is read of it.
+    pub(super) patience: Duration,
 }
 
 /// A look at one that has not come back yet.
@@ -139,7 +143,13 @@ impl PythonFrames {
                 None => return self.wait(),
             },
         };
-        let (examined, threads) = match resolver.reader().wait(&reading, PATIENCE) {
+        let progress = if program.patience > PATIENCE {
+            // Before sampling begins: no samples wait.
+            reading.wait(program.patience)
+        } else {
+            resolver.reader().wait(&reading, program.patience)
+        };
+        let (examined, threads) = match progress {
             Progress::Done(looked) => looked,
             Progress::Waiting => {
                 *looking = Some(Looking { image, reading });

@@ -175,6 +175,8 @@ pub(super) struct Session {
     events_lost: u64,
     /// Threads whose state the kernel side could not remember so far.
     threads_refused: u64,
+    /// Samples of processes that were not examined yet.
+    pub(super) unexamined_samples: u64,
     /// Children of targets are targets.
     pub(super) following: Following,
     pub(super) limits_before: Option<RateLimits>,
@@ -280,6 +282,7 @@ impl Session {
             has_more: false,
             events_lost: 0,
             threads_refused: 0,
+            unexamined_samples: 0,
             following,
             limits_before,
             throttle_records: 0,
@@ -416,6 +419,7 @@ impl Session {
             buffers,
             launched,
             has_young,
+            unexamined_samples,
             ..
         } = self;
         let Buffers {
@@ -442,6 +446,7 @@ impl Session {
                 // It runs something else by now than what was asked for.
                 return;
             };
+            *unexamined_samples += u64::from(targets.is_unexamined(sample.pid));
             let has_greenlets = sample.python_is_counted && targets.has_greenlets(sample.pid);
             if let Some(walk) = UnfinishedWalk::of(&sample, image, has_greenlets) {
                 stages.resolver.meet(image, walk.python_frames());

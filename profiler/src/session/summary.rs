@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Limit;
 use crate::{
     model::{Hz, KtimeNs, Pid},
     process::{FileLimit, Halt, NamedGroup, PythonInfo, interpreter::Obstacle},
@@ -66,8 +67,8 @@ pub enum Remark {
     KernelNamesHidden,
     /// The kernel part of so many stacks could not be read.
     KernelStacksFailed(u64),
-    /// So many mapped files have unwind rows beyond what there is room for.
-    NoRoomForRows(u64),
+    /// A table was full, or time was used up.
+    Limit(Limit),
     /// A process that has the same pid in another container writes the same perf map: so many frames have no name,
     /// because either may be meant.
     SharedPerfMap {
@@ -86,8 +87,6 @@ pub enum Remark {
     ChildrenNotRecorded(Vec<Pid>),
     /// Children were to be recorded, but this kernel does not tell of them.
     CannotFollow,
-    /// So many children were not recorded: there were too many processes at a time.
-    TooManyProcesses(u64),
     /// So many events of processes were lost.
     EventsLost(u64),
     /// This process used CPU time and has too few samples for it, as so many others.

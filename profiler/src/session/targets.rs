@@ -23,7 +23,8 @@ use super::{
 use crate::{
     model::{ImageId, Pid, ProcessChange, ProcessEvent},
     process::{
-        Container, Halt, Pace, Selector, Target, halt_of, has_exited, now_since_boot, stack_of,
+        Container, Halt, Pace, Search, Selector, Target, halt_of, has_exited, now_since_boot,
+        stack_of,
     },
     symbols::{ForkedChild, Resolver, perf_map::PerfMapWatch},
     unwind::TableBuilder,
@@ -59,6 +60,10 @@ pub(super) struct Targets {
     roots: BTreeMap<Pid, OwnedFd>,
     /// There is something to look at in these.
     dirty: BTreeSet<Pid>,
+    /// These were sampled before they were examined: they come first.
+    urgent: BTreeSet<Pid>,
+    /// Processes of which it is not known whether they belong.
+    undecided: u64,
     /// The kernel side tells of ends, and takes out who has ended.
     told: bool,
     /// Looking at all of them.
@@ -101,6 +106,9 @@ impl Targets {
     /// belong any more.
     pub(super) fn image_of(&mut self, pid: Pid, stages: &mut Stages<'_>) -> Option<ImageId> {
         if let Some(entry) = self.followed.get(&pid) {
+            if entry.is_unexamined {
+                self.urgent.insert(pid);
+            }
             return Some(entry.image);
         }
         if self.children.contains(pid) {
@@ -118,7 +126,7 @@ impl Targets {
         let began = Instant::now();
         let image = match Target::check(pid) {
             Ok(target) => {
-                let image = self.attach(target);
+                let image = self.attach(target, Search::Little);
                 if let Some(entry) = self.followed.get(&pid) {
                     entry.introduce(stages.resolver);
                 }
@@ -326,7 +334,13 @@ impl Targets {
 
     /// Looks at the processes of which there is news, and forgets those that have ended a while ago.
     pub(super) fn catch_up(&mut self, stages: &mut Stages<'_>) {
+        for pid in std::mem::take(&mut self.urgent) {
+            self.look(pid, stages);
+        }
         for pid in self.dirty.clone() {
+            if self.pace.is_resting() {
+                break;
+            }
             self.look(pid, stages);
         }
         self.forget(stages, false);
@@ -461,6 +475,17 @@ impl Targets {
     pub(super) fn has_greenlets(&self, pid: Pid) -> bool {
         let entry = self.followed.get(&pid);
         entry.is_some_and(|entry| entry.identity.has_greenlets)
+    }
+
+    /// It has not been examined yet.
+    pub(super) fn is_unexamined(&self, pid: Pid) -> bool {
+        self.followed.get(&pid).is_some_and(|it| it.is_unexamined)
+    }
+
+    /// How many have not.
+    pub(super) fn unexamined(&self) -> u64 {
+        let unexamined = self.followed.values().filter(|it| it.is_unexamined);
+        unexamined.count() as u64 + self.undecided
     }
 
     /// Is one of ours.

@@ -122,3 +122,56 @@ fn make(task: Task, is_ending: &AtomicBool) -> Made {
         took: thread_time().saturating_sub(began),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, sync::mpsc::channel};
+
+    use super::*;
+    use crate::unwind::testing::TinyElf;
+
+    /// A file with so many functions.
+    fn task(functions: u64, limit: Duration) -> Task {
+        let elf = (0..functions).fold(TinyElf::new(), |elf, at| elf.function(at % 64 * 8, 8, &[]));
+        let bytes = elf.build();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let identity = FileIdentity::of(&file).unwrap();
+        Task {
+            key: FileKey::File(identity),
+            pid: Pid(1),
+            file,
+            bytes: bytes.len() as u64,
+            name: "a file".to_owned(),
+            limit,
+        }
+    }
+
+    #[test]
+    fn a_file_that_takes_too_long_is_given_up_and_small_ones_go_on() {
+        let (done, made) = channel();
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let makers = Makers::start(&is_ending, move |made| _ = done.send(made)).unwrap();
+        let large = || task(50_000, Duration::ZERO);
+        makers.begin(large()).map_err(drop).unwrap();
+        makers
+            .begin(task(10, Duration::from_mins(1)))
+            .map_err(drop)
+            .unwrap();
+        let mut results: Vec<Made> = made.iter().take(2).collect();
+        results.sort_by_key(|made| made.bytes);
+        assert!(results[0].compiled.is_ok());
+        assert_eq!(
+            results[1].compiled.as_ref().err(),
+            Some(&UnwindError::Interrupted)
+        );
+        // Without a limit, it ends with the recording.
+        is_ending.store(true, Ordering::Relaxed);
+        makers
+            .begin(task(50_000, Duration::from_mins(1)))
+            .map_err(drop)
+            .unwrap();
+        let last = made.recv().unwrap();
+        assert_eq!(last.compiled.err(), Some(UnwindError::Interrupted));
+    }
+}

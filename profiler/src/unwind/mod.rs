@@ -51,6 +51,7 @@ pub(crate) use elf::bias as segments_bias;
 pub use error::UnwindError;
 pub use eval_loop::{LoopEvidence, LoopPart};
 pub use finish::{CODE_BEFORE, CodeBytes, Registers, RuleLookup, finish, trampoline_rule};
+pub(crate) use makers::MAKER_NAME;
 pub use merge::merge;
 pub use stats::CompileStats;
 pub use table::{FullTable, LoadedTable, Published, UnwindTables};

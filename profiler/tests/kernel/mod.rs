@@ -8,6 +8,7 @@ mod containers;
 #[path = "../support/empty_tmp.rs"]
 mod empty_tmp;
 mod faults;
+mod fleets;
 mod harness;
 mod hostile;
 mod hostile_names;
@@ -82,6 +83,7 @@ fn trials() -> Vec<Trial> {
     let with_newest: Vec<Test> = [
         &faults::tests(),
         trees::LONG_TESTS,
+        fleets::LONG_TESTS,
         // Where a process lives has nothing to do with its version.
         namespaces::TESTS,
         containers::TESTS,

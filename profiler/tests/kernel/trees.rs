@@ -216,12 +216,12 @@ fn start_nursery(python: &Python) -> Running {
 }
 
 /// Has it make a worker.
-fn new_worker(nursery: &mut Running) -> u32 {
+pub(super) fn new_worker(nursery: &mut Running) -> u32 {
     nursery.say("one more");
     nursery.line().parse().unwrap()
 }
 
-fn end_workers(pids: &[u32]) {
+pub(super) fn end_workers(pids: &[u32]) {
     for &pid in pids {
         signal(pid, rustix::process::Signal::KILL);
         remove_perf_map(pid);

@@ -44,20 +44,12 @@ pub(super) fn remark(remark: &Remark) -> String {
         Remark::KernelStacksFailed(count) => {
             format!("the kernel's part of {} could not be read", counted(*count, "stack"))
         }
-        Remark::NoRoomForRows(count) => {
-            format!("stacks through {} break off: too large, or too many", counted(*count, "file"))
-        }
+        Remark::Limit(limit) => super::limits::sentence(limit),
         Remark::Files(limit, names) => file_remark(*limit, names),
         Remark::CannotFollow => {
             "child processes were not followed: this kernel has no BTF (CONFIG_DEBUG_INFO_BTF), or \
              forbids tracepoints"
                 .to_owned()
-        }
-        Remark::TooManyProcesses(count) => {
-            format!(
-                "child processes beyond 4,096 at a time were not recorded ({})",
-                grouped(*count)
-            )
         }
         Remark::EventsLost(count) => {
             format!(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{model::Pid, process::FileLimit};
+use crate::{model::Pid, process::FileLimit, session::Limit};
 
 #[test]
 fn processes_that_may_not_be_looked_into_are_counted() {
@@ -46,7 +46,7 @@ fn every_remark_has_its_sentence() {
         (Remark::MappingsLeftOut(2), "2 mappings not followed"),
         (Remark::KernelNamesHidden, "CAP_SYSLOG"),
         (Remark::KernelStacksFailed(1), "part of 1 stack "),
-        (Remark::NoRoomForRows(3), "3 files"),
+        (Remark::Limit(Limit::Rows(3)), "3 files"),
         (
             Remark::SharedPerfMap {
                 pid: Pid(1),
@@ -62,7 +62,6 @@ fn every_remark_has_its_sentence() {
         ),
         (Remark::ChildrenNotRecorded(vec![Pid(3)]), "(pid 3)"),
         (Remark::CannotFollow, "BTF"),
-        (Remark::TooManyProcesses(5), "(5)"),
         (Remark::EventsLost(6), "6 events"),
         (
             Remark::Undersampled {

@@ -11,9 +11,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Stages, Targets};
 use crate::{
     model::{ImageId, Pid},
-    process::{Pace, Selector, Target, TargetError, descendants_of, now_since_boot},
+    process::{
+        Pace, Search, Selector, Target, TargetError, descendants_of, now_since_boot, thread_time,
+    },
     session::{
-        PythonFrom, SessionError, ended::EndedPrograms, followed::Followed, unmet::UnmetChildren,
+        PythonFrom, SessionError,
+        ended::EndedPrograms,
+        followed::Followed,
+        python_frames::{PATIENCE, PATIENCE_AT_START},
+        unmet::UnmetChildren,
     },
 };
 
@@ -36,6 +42,8 @@ impl Targets {
             ended: EndedPrograms::default(),
             roots: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            urgent: BTreeSet::new(),
+            undecided: 0,
             told: false,
             pace: Pace::default(),
             next_image: 1,
@@ -44,13 +52,16 @@ impl Targets {
             selected: Instant::now(),
         };
         let mut refusal = None;
-        for pid in targets.selector.scan()? {
+        let until = thread_time() + examining_time(selector);
+        let (found, undecided) = targets.selector.scan_within(Search::Little)?;
+        targets.undecided = undecided;
+        for pid in found {
             match Target::check(pid) {
                 Ok(target) => {
                     if !selector.is_open() {
                         targets.roots.insert(pid, handle_of(&target)?);
                     }
-                    targets.attach(target);
+                    targets.attach(target, targets.search_until(until));
                 }
                 Err(error) if selector.is_open() => {
                     targets.refused += u64::from(matches!(error, TargetError::NotPermitted { .. }));
@@ -65,7 +76,7 @@ impl Targets {
             return Err(error.into());
         }
         if trees {
-            targets.attach_descendants(|_, _| {});
+            targets.attach_descendants(until, |_, _| {});
         }
         Ok(targets)
     }
@@ -89,17 +100,17 @@ impl Targets {
     }
 
     /// Follows one that runs already. The other stages do not know of it yet.
-    pub(super) fn attach(&mut self, target: Target) -> ImageId {
+    pub(super) fn attach(&mut self, target: Target, search: Search) -> ImageId {
         let image = self.new_image();
         self.followed.insert(
             target.pid,
-            Followed::attached(target, image, self.python_from),
+            Followed::attached(target, image, self.python_from, search),
         );
         image
     }
 
     /// Takes in the processes that descend from these and are not known yet; each is handed to `each`.
-    fn attach_descendants(&mut self, mut each: impl FnMut(&mut Self, Pid)) {
+    fn attach_descendants(&mut self, until: Duration, mut each: impl FnMut(&mut Self, Pid)) {
         let roots: Vec<Pid> = self.followed.keys().copied().collect();
         for pid in descendants_of(&roots) {
             if self.contains(pid) {
@@ -107,7 +118,7 @@ impl Targets {
             }
             // It may have ended since.
             if let Ok(target) = Target::check(pid) {
-                self.attach(target);
+                self.attach(target, self.search_until(until));
                 each(self, pid);
             }
         }
@@ -125,8 +136,13 @@ impl Targets {
     ) {
         self.told = told;
         let pids: Vec<Pid> = self.followed.keys().copied().collect();
+        // All of them are targets before the first is examined, which may take long.
+        for &pid in &pids {
+            self.admit(pid, stages);
+        }
+        let until = thread_time() + examining_time(&self.selector);
         for pid in pids.into_iter().take_while(|_| may_go_on()) {
-            self.introduce_one(pid, stages);
+            self.examine(pid, self.search_until(until), stages);
         }
         if !may_go_on() {
             return;
@@ -134,7 +150,10 @@ impl Targets {
         if self.trees {
             // The kernel side must know the parents first.
             stages.builder.wait_until_taken(Duration::from_secs(1));
-            self.attach_descendants(|targets, pid| targets.introduce_one(pid, stages));
+            self.attach_descendants(until, |targets, pid| {
+                targets.admit(pid, stages);
+                targets.examine(pid, targets.search_until(until), stages);
+            });
         }
         self.select_newcomers(stages);
     }
@@ -146,12 +165,18 @@ impl Targets {
             return;
         }
         let began = Instant::now();
-        let found = self.selector.scan().unwrap_or_default();
+        let found = self.selector.scan_within(Search::Little);
+        let (found, undecided) = found.unwrap_or_default();
+        self.undecided = undecided;
+        self.pace.spent(began.elapsed());
         for &pid in &found {
             if !self.contains(pid) {
+                let began = Instant::now();
                 self.take_in(pid, stages);
+                self.pace.spent(began.elapsed());
             }
         }
+        let began = Instant::now();
         if !self.trees {
             // Moved to another control group, or started by one that belongs.
             let found: FxHashSet<Pid> = found.into_iter().collect();
@@ -171,23 +196,58 @@ impl Targets {
     /// Makes a process that belongs a target.
     pub(super) fn take_in(&mut self, pid: Pid, stages: &mut Stages<'_>) {
         if let Ok(target) = Target::check(pid) {
-            self.attach(target);
-            self.introduce_one(pid, stages);
+            // Many may come at once, and more than this can be read while samples are not waiting.
+            let search = if self.pace.is_resting() {
+                Search::Nothing
+            } else {
+                Search::Little
+            };
+            self.attach(target, search);
+            self.admit(pid, stages);
+            self.examine(pid, search, stages);
         }
     }
 
-    fn introduce_one(&mut self, pid: Pid, stages: &mut Stages<'_>) {
+    /// How much of a process's files may be read now, if there is time until then.
+    fn search_until(&self, until: Duration) -> Search {
+        // Where frames must be read from the interpreter, whether they can be decides whether there is a recording.
+        if self.python_from == PythonFrom::Interpreter || thread_time() < until {
+            Search::All
+        } else {
+            Search::Nothing
+        }
+    }
+
+    /// Makes one a target, of which nothing is known yet.
+    fn admit(&self, pid: Pid, stages: &mut Stages<'_>) {
+        if let Some(entry) = self.followed.get(&pid)
+            && entry.target.is_some()
+        {
+            entry.introduce(stages.resolver);
+            stages.builder.admit(pid, entry.image);
+        }
+    }
+
+    /// Finds out what is mapped in one, and where its interpreter keeps its frames; what `search` does not allow for is put
+    /// off.
+    fn examine(&mut self, pid: Pid, search: Search, stages: &mut Stages<'_>) {
         let Some(entry) = self.followed.get_mut(&pid) else {
             return;
         };
-        let Some(target) = &entry.target else {
-            return;
-        };
-        entry.introduce(stages.resolver);
-        stages.builder.admit(pid, entry.image);
         // What we launch will be something else before its first instruction of interest: no tables for ourselves.
-        if !target.is_own_image() {
-            entry.read_mappings(pid, stages.builder, stages.resolver);
+        if entry.target.as_ref().is_none_or(Target::is_own_image) {
+            return;
+        }
+        if search == Search::Nothing {
+            entry.put_off();
+        } else {
+            entry.waits_for_interpreter = if self.began.is_none() {
+                PATIENCE_AT_START
+            } else {
+                PATIENCE
+            };
+            entry.read_mappings(pid, search, stages.builder, stages.resolver);
+            entry.waits_for_interpreter = PATIENCE;
         }
         self.mark(pid);
     }
@@ -201,6 +261,19 @@ impl Targets {
                 .as_ref()
                 .map_or(Duration::ZERO, Target::cpu_time);
         }
+    }
+}
+
+/// CPU time for examining processes before sampling begins, once for what they are and once for what is mapped in them; the others are examined while it goes on, those that are sampled
+/// first. Those that were named one by one are fewer, and all meant.
+const EXAMINING_TIME: Duration = Duration::from_millis(500);
+const EXAMINING_TIME_OF_NAMED: Duration = Duration::from_secs(10);
+
+const fn examining_time(selector: &Selector) -> Duration {
+    if selector.is_open() {
+        EXAMINING_TIME
+    } else {
+        EXAMINING_TIME_OF_NAMED
     }
 }
 
