@@ -297,6 +297,7 @@ fn text(function: &Function<'_>) -> String {
             format!("{} [{tid}]", clean(&String::from_utf8_lossy(name)))
         }
         Function::Truncated => "[truncated]".to_owned(),
+        Function::NotMerged => "[not merged]".to_owned(),
         Function::NoFrames => "[no frames]".to_owned(),
     };
     name::frame(&text)
