@@ -201,7 +201,7 @@ mod tests {
                 }
                 ViewFrame::Thread(thread) => format!("tid {}", thread.tid),
                 ViewFrame::Truncated(_) => "[truncated]".to_owned(),
-                ViewFrame::NotMerged => "[not merged]".to_owned(),
+                ViewFrame::NotMerged => "[order unknown]".to_owned(),
                 ViewFrame::NoFrames => "[no frames]".to_owned(),
                 ViewFrame::Code(frame) => frame.name.to_string(),
             })
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(shown(View::Native), format!("{native} > sum"));
         assert_eq!(
             shown(View::Mixed),
-            format!("{native} > [not merged] > main > work > sum")
+            format!("{native} > [order unknown] > main > work > sum")
         );
     }
 

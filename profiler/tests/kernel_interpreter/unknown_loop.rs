@@ -60,7 +60,7 @@ fn both_kept(python: &Python) -> Verdict {
         let Some(mark) = stack
             .frames
             .iter()
-            .position(|frame| frame == "[not merged]")
+            .position(|frame| frame == "[order unknown]")
         else {
             continue;
         };
@@ -75,7 +75,7 @@ fn both_kept(python: &Python) -> Verdict {
             stack.frames
         );
     }
-    let said = format!("{marked} of {} not merged", recording.samples());
+    let said = format!("{marked} of {} of unknown order", recording.samples());
     assert!(
         marked as f64 >= MOST * recording.samples() as f64,
         "{said}: {:#?}",
