@@ -11,6 +11,7 @@
 //! | [`python`] | where a process keeps its interpreter's frames, and how they lie in a sample |
 //! | [`target`] | which of the tables a process uses |
 //! | [`unwind_row`] | rows, rules and pages: how to step from a frame to its caller |
+//! | [`trampoline`], [`frame_code`] | the same for code that no file describes, by its bytes |
 //! | [`config`] | what is fixed when the program is loaded |
 //! | [`counters`] | per-CPU counters, one name for each |
 #![cfg_attr(not(test), no_std)]
@@ -21,6 +22,7 @@
 
 pub mod config;
 pub mod counters;
+pub mod frame_code;
 pub mod process_event;
 pub mod python;
 pub mod sample;

@@ -77,15 +77,12 @@ pub fn sigreturn_rule(at: u64) -> Option<UnwindRule> {
 /// A word that could not be read is passed as 0.
 #[inline(always)]
 pub fn leaf_rule(at: u64, before: u64) -> Option<UnwindRule> {
-    let entry = if low(at, 4) == ENDBR64 {
-        at >> 32
-    } else {
-        low(at, 4)
-    };
-    // Before anything was pushed: `endbr64`, `sub`, `push`; `before` is not looked at, it belongs to a neighbour.
-    if entry == low(PLAIN, 4)
-        || (entry == low(FRAMED, 4) && (low(at, 4) == ENDBR64 || at == FRAMED))
-    {
+    // Before anything was pushed: `endbr64`, `sub`, `push`; `before` is not looked at, it belongs to a neighbour. Behind
+    // `endbr64`, with which a function begins, four bytes are enough: any function has pushed nothing there. Elsewhere
+    // `sub $8,%rsp` may be in the middle of one, as V8 has it for floating-point remainders.
+    let second = at >> 32;
+    let is_entry = low(at, 4) == ENDBR64 && (second == low(PLAIN, 4) || second == low(FRAMED, 4));
+    if is_entry || at == PLAIN || at == FRAMED {
         return Some(rule(8, bp::SAME));
     }
     // The plain form: call, add, ret.
@@ -232,6 +229,12 @@ mod tests {
         let code = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x10];
         assert_eq!(leaf_rule(word(&code, 0), 0), None);
         assert_eq!(leaf_rule(word(&[0xc3, 0xcc], 0), 0), None);
+        // sub $8,%rsp; vmovsd %xmm2,(%rsp): the middle of one that V8 made
+        let code = [0x48, 0x83, 0xec, 0x08, 0xc5, 0xfb, 0x11, 0x14, 0x24];
+        assert_eq!(leaf_rule(word(&code, 0), 0), None);
+        // add $8,%rsp; vaddsd %xmm0,%xmm1,%xmm0
+        let code = [0x48, 0x83, 0xc4, 0x08, 0xc5, 0xf3, 0x58, 0xc0];
+        assert_eq!(leaf_rule(word(&code, 0), word(&code, -8)), None);
         assert_eq!(caller_rule(word(&code, 0)), None);
     }
 

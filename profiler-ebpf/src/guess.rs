@@ -1,6 +1,8 @@
 //! Callers of code that nothing describes. What is found here may be wrong, and the sample says so.
 
+use aya_ebpf::helpers::bpf_probe_read_user;
 use profiler_common::{
+    frame_code::{is_before_frame, words_above_return_address},
     sample::flags,
     trampoline::ends_in_call,
     unwind_row::{MAPPINGS_MAX, PAGE_BYTES, ProcessMappings, SAVED_UNKNOWN, bp, cfa},
@@ -74,20 +76,24 @@ pub(crate) extern "C" fn by_frame_pointer(slot: u32) -> u32 {
     let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
         return 0;
     };
-    if state.leaf != 0
-        && let Some(pushed) = before_or_after_frame(trampoline::word(state.ip))
-    {
-        let place = state.sp.wrapping_add(8 * pushed);
-        return match read(place) {
-            Ok(word) if is_return_address(mappings, word) => {
-                if pushed != 0 {
-                    state.bp = state.sp;
-                    state.bp_in_memory = 1;
+    if state.leaf != 0 {
+        let place = words_pushed();
+        if place != IN_FRAME {
+            let pushed = u64::from(place == BELOW_ONE_WORD);
+            let at = state.sp.wrapping_add(8 * pushed);
+            match read(at) {
+                Ok(word) if is_return_address(mappings, word) => {
+                    if pushed != 0 {
+                        state.bp = state.sp;
+                        state.bp_in_memory = 1;
+                    }
+                    return leave(state, at, word);
                 }
-                leave(state, place, word)
+                // Then it has its frame, and another function begins behind it.
+                _ if place == MAYBE_AT_TOP => {}
+                _ => return 0,
             }
-            _ => 0,
-        };
+        }
     }
     let Ok(frame) = frame_pointer(state) else {
         return 0;
@@ -123,20 +129,43 @@ fn go_to(state: &mut State, place: u64, word: u64) -> u32 {
     1
 }
 
-/// The frame pointer is still, or again, the caller's: before `push %rbp` (after `endbr64`, too), before
-/// `mov %rsp,%rbp`, and at `ret`. Gives the words that lie above the return address then.
-#[inline(always)]
-fn before_or_after_frame(code: u64) -> Option<u64> {
-    const ENDBR64: u64 = 0xfa1e_0ff3;
-    const PUSH_RBP: u64 = 0x55;
-    const RET: u64 = 0xc3;
-    const MOV_RSP_RBP: u64 = 0xe5_8948;
-    if matches!(code & 0xff, PUSH_RBP | RET) || code & 0xffff_ffff == ENDBR64 {
-        Some(0)
-    } else if code & 0x00ff_ffff == MOV_RSP_RBP {
-        Some(1)
-    } else {
-        None
+/// [`words_pushed`]: the frame is there, as far as the code says.
+const IN_FRAME: u32 = 0;
+/// [`words_pushed`]: the return address is at the stack pointer.
+const AT_TOP: u32 = 1;
+/// [`words_pushed`]: one word lies above the return address.
+const BELOW_ONE_WORD: u32 = 2;
+/// [`words_pushed`]: the return address is at the stack pointer, unless the function ends before the one that begins next.
+const MAYBE_AT_TOP: u32 = 3;
+
+/// Where the return address is of code that is interrupted before it has its frame, or after.
+///
+/// A global function: its many comparisons are checked once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn words_pushed() -> u32 {
+    let Some(pointer) = maps::state() else {
+        return IN_FRAME;
+    };
+    // SAFETY: this CPU's map value.
+    let ip = unsafe { (*pointer).ip };
+    // SAFETY: a checked read of user memory.
+    let code = unsafe { bpf_probe_read_user(ip.wrapping_sub(8) as *const [u64; 4]) };
+    let [before, ahead @ ..] = match code {
+        Ok(code) => code,
+        // The code may end soon.
+        Err(_) => [
+            trampoline::word(ip.wrapping_sub(8)),
+            trampoline::word(ip),
+            0,
+            0,
+        ],
+    };
+    match words_above_return_address(before, ahead[0]) {
+        Some(0) => AT_TOP,
+        Some(_) => BELOW_ONE_WORD,
+        None if is_before_frame(&ahead) => MAYBE_AT_TOP,
+        None => IN_FRAME,
     }
 }
 

@@ -52,9 +52,11 @@ pub(super) fn confirm(state: &mut State, caller: u64) -> bool {
     if loops.outer_cfa != 0
         && before.wrapping_sub(loops.outer_sp) >= loops.outer_cfa.wrapping_sub(loops.outer_sp)
     {
-        // Not of the next activation. Greenlets begin with one of their own, which follows the root.
-        let root = word(before, u64::from(python.layout.cframe_previous)).unwrap_or(0);
-        if root.wrapping_sub(python.thread) >= THREAD_STATE_BYTES_MAX {
+        // Not of the next activation, which may run another interpreter: then it is the root of this one. Greenlets begin
+        // with one of their own, which follows the root.
+        let earlier = word(before, u64::from(python.layout.cframe_previous)).unwrap_or(0);
+        let is_root = |cframe: u64| cframe.wrapping_sub(python.thread) < THREAD_STATE_BYTES_MAX;
+        if !is_root(before) && !is_root(earlier) {
             return false;
         }
     }

@@ -183,13 +183,14 @@ fn functions_that_were_freed_are_told_of() {
 fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
     let quality = Quality {
         samples: 1_000,
-        complete: 980,
+        complete: 973,
         guessed: 3,
         ring_full: 20,
         not_kept: 4,
         incomplete: [
             (EndClass::ReadFault, 5),
             (EndClass::NoRule, 15),
+            (EndClass::NoFit, 7),
             (EndClass::NotUp, 0),
         ]
         .into(),
@@ -206,8 +207,9 @@ fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
     assert_eq!(
         report_lines(&recording, &[])[1..],
         [
-            "98.0 % of the stacks are complete; 3 with guessed callers; 20 cut short \
-             (15 in code without unwind information, 5 where stack memory could not be read)",
+            "97.3 % of the stacks are complete; 3 with guessed callers; 20 cut short \
+             (15 in code without unwind information, 5 where stack memory could not be read); \
+             7 with all Python and native frames but not their order",
             "lost 24 samples (2.3 %): 20 as the sample buffer was full: use a lower --frequency, 4 could not be kept",
             "the kernel slowed sampling down (12 pauses, its limit went from 100000 to 50000 Hz): \
              about 62 Hz per busy CPU took place; use a lower --frequency",

@@ -10,8 +10,8 @@ use super::input::Input;
 use crate::{
     kernel::{RingRecord, parse_record},
     model::{
-        CodeAddress, Frame, FrameKind, ImageId, Location, LocationId, LocationTable, ResolvedStack,
-        UnwoundStack, UserFrame,
+        Avma, CodeAddress, Frame, FrameKind, ImageId, Location, LocationId, LocationTable,
+        ResolvedStack, UnwoundStack, UserFrame,
     },
     output::{Format, OutputOptions, write},
     profile::{Aggregator, Limits, View},
@@ -47,12 +47,17 @@ pub fn sample(data: &[u8]) {
             let mut words = sample.native.to_vec();
             let look_up = |at: CodeAddress| rule_at(at, sample.native);
             let copy = sample.unfinished.expect("it is such a sample");
-            let end = finish(&copy, &mut words, look_up, trampoline_rule);
+            let code_around = |at: Avma| match rule_at(CodeAddress::Leaf(at), sample.native) {
+                RuleLookup::Anonymous(code) => Some(code),
+                _ => None,
+            };
+            let finished = finish(&copy, &mut words, look_up, trampoline_rule, code_around);
             let is_frame = |word: &&u64| *word & native::CFA == 0;
             let before = sample.native.iter().filter(is_frame).count();
             assert!(words.iter().filter(is_frame).count() <= FRAMES_MAX.max(before));
             unwound = walk.into_stack();
-            unwound.end = end;
+            unwound.end = finished.end;
+            unwound.guessed |= finished.guessed;
         }
         resolve(&unwound, &mut locations, &mut resolved);
         aggregator.add(&resolved);
@@ -89,7 +94,7 @@ fn rule_at(at: CodeAddress, words: &[u64]) -> RuleLookup {
         1 => RuleLookup::NotYet,
         2 => RuleLookup::NoMapping,
         3 => {
-            let mut code = [0; 24];
+            let mut code = [0; 32];
             code[..8].copy_from_slice(&word(2));
             code[8..16].copy_from_slice(&word(3));
             RuleLookup::Anonymous(code)

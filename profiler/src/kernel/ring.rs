@@ -158,6 +158,7 @@ fn parse_sample<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RawSamp
         end: end(header.stack_end, at)?,
         python_end: python_end(header.python_end)?,
         python_is_counted: header.flags & flags::PYTHON_COUNTED != 0,
+        python_is_unconfirmed: header.flags & flags::PYTHON_UNCONFIRMED != 0,
         native,
         python,
         kernel,

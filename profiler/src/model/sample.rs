@@ -23,6 +23,9 @@ pub struct RawSample<'a> {
     pub python_end: PythonEnd,
     /// They have no marks of where they were called from C: there is one activation of the loop for each of them.
     pub python_is_counted: bool,
+    /// The interpreter was about to enter a function, and its caller was found by address only
+    /// (`profiler_common::sample::flags::PYTHON_UNCONFIRMED`).
+    pub python_is_unconfirmed: bool,
     /// Native frames, innermost first (`profiler_common::sample::native`); the first one is the interrupted instruction.
     pub native: &'a [u64],
     /// Interpreter frames, innermost first (`profiler_common::python::entry`).

@@ -29,7 +29,8 @@ pub enum StackEnd {
     NativePart,
     /// All native frames are there, but Python ones are missing.
     PythonPart(PythonEnd),
-    /// Both are there and do not fit together: only the Python frames are shown.
+    /// Both are there, and which native frames are between which Python frames is not known: the Python frames stand in
+    /// one block.
     NoFit,
 }
 

@@ -34,6 +34,7 @@ impl Group {
             Function::Process { .. }
             | Function::Thread { .. }
             | Function::Truncated
+            | Function::NotMerged
             | Function::NoFrames => Self::Other,
         }
     }

@@ -243,12 +243,18 @@ fn tooltip(
             let reasons: Vec<String> = quality
                 .incomplete
                 .iter()
+                .filter(|(end, _)| !end.has_root())
                 .map(|(end, count)| format!("{end}: {count}"))
                 .collect();
             format!(
                 "the callers of these frames are missing, {}",
                 reasons.join(", ")
             )
+        }
+        Function::NotMerged => {
+            "Python functions follow, and native ones that the innermost of them called; which of \
+             the callers of this box are between them is not known"
+                .to_owned()
         }
         Function::NoFrames => "samples without a frame to show in this view".to_owned(),
         Function::Process {

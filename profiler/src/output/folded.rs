@@ -5,6 +5,7 @@
 //! by line, Python frames are written `NAME (file.py:LINE)`, as in a picture. A frame of compiled code is its symbol, or
 //! `module+0xoffset`; a kernel frame ends in `_[k]`. Where several processes or threads are told apart, they are the
 //! outermost frames: `app.py [12]`, `name [34]`. A stack whose outer part is missing begins with `[truncated]`.
+//! `[order unknown]` stands before Python frames whose place among the native ones is not known.
 //!
 //! A line and a file have bounds. Names that make a line too long lose their middle, in all lines. Where a file would be
 //! too large, rare stacks lose their inner part, and end in `[merged]`; their samples are counted there.
@@ -297,6 +298,7 @@ fn text(function: &Function<'_>) -> String {
             format!("{} [{tid}]", clean(&String::from_utf8_lossy(name)))
         }
         Function::Truncated => "[truncated]".to_owned(),
+        Function::NotMerged => "[order unknown]".to_owned(),
         Function::NoFrames => "[no frames]".to_owned(),
     };
     name::frame(&text)

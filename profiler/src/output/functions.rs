@@ -23,6 +23,7 @@ pub(super) enum Function<'p> {
         name: &'p [u8],
     },
     Truncated,
+    NotMerged,
     NoFrames,
     Code(Code<'p>),
 }
@@ -138,6 +139,7 @@ impl<'p> FunctionStacks<'p> {
                 name: thread.name.as_bytes(),
             },
             ViewFrame::Truncated(_) => Function::Truncated,
+            ViewFrame::NotMerged => Function::NotMerged,
             ViewFrame::NoFrames => Function::NoFrames,
             ViewFrame::Code(frame) => Function::Code(self.code(frame)),
         };

@@ -147,6 +147,7 @@ fn label(function: &Function<'_>, more_parts: usize, line: Option<u32>) -> Strin
             format!("{} [thread {tid}]", clean(&String::from_utf8_lossy(name)))
         }
         Function::Truncated => "[truncated]".to_owned(),
+        Function::NotMerged => "[order unknown]".to_owned(),
         Function::NoFrames => "[no frames]".to_owned(),
     };
     name::frame(&text)

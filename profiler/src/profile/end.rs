@@ -29,7 +29,7 @@ pub enum EndClass {
     NativePart,
     /// Native frames are whole, Python ones are not.
     PythonPart,
-    /// Python and native frames did not fit together.
+    /// Python and native frames are whole, but not in one order: the Python frames stand in one block.
     NoFit,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for EndClass {
             Self::NoUserRegisters => "no user registers",
             Self::NativePart => "whole Python stacks without some of their native frames",
             Self::PythonPart => "interpreter frames that could not be read",
-            Self::NoFit => "whole Python stacks that did not fit the native ones",
+            Self::NoFit => "whole stacks whose Python and native frames could not be merged",
         })
     }
 }

@@ -37,6 +37,9 @@ pub enum ViewFrame<'p> {
     Thread(&'p Thread),
     /// The stack's outer part is missing, for this reason.
     Truncated(EndClass),
+    /// Python frames follow, in one block: which of the native frames further out are between them is not known
+    /// ([`EndClass::NoFit`]). In the mixed view only.
+    NotMerged,
     /// Nothing else is to be shown: the sample had no frames, or the view hides all of them.
     NoFrames,
     /// A function.
@@ -89,6 +92,9 @@ pub(super) fn show<'p>(
         .rev()
         .flat_map(|&id| profile.locations.frames(id).iter().rev());
     frames.extend(recorded.map(ViewFrame::Code));
+    if key.end == EndClass::NoFit {
+        separate_block(view, &mut frames, roots);
+    }
     let has_python = profile.with_python.contains(&key.pid);
     fold(view, &mut frames, roots, has_python);
     if frames.len() == roots {
@@ -102,6 +108,20 @@ pub(super) fn show<'p>(
         end: key.end,
         guessed: key.guessed,
         in_kernel: key.in_kernel,
+    }
+}
+
+/// Of a stack whose Python frames stand in one block: says so where native frames are shown in front of it. In the Python
+/// view, compiled code in front of it would look like their caller.
+fn separate_block(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize) {
+    let is_python = |frame: &ViewFrame<'_>| matches!(frame, ViewFrame::Code(frame) if frame.kind == FrameKind::Python);
+    let Some(block) = frames.iter().position(is_python) else {
+        return;
+    };
+    match view {
+        View::Mixed => frames.insert(block, ViewFrame::NotMerged),
+        View::Python => drop(frames.drain(roots..block)),
+        View::Native => {}
     }
 }
 
@@ -181,6 +201,7 @@ mod tests {
                 }
                 ViewFrame::Thread(thread) => format!("tid {}", thread.tid),
                 ViewFrame::Truncated(_) => "[truncated]".to_owned(),
+                ViewFrame::NotMerged => "[order unknown]".to_owned(),
                 ViewFrame::NoFrames => "[no frames]".to_owned(),
                 ViewFrame::Code(frame) => frame.name.to_string(),
             })
@@ -315,6 +336,33 @@ mod tests {
             python("work", "/m.py"),
         ];
         assert_eq!(shown(View::Python, &frames), "main > 0x7f0010 > work");
+    }
+
+    /// `work` was running and has called `sum`; where `callback` stands between `main` and `work` is not known.
+    #[test]
+    fn a_stack_that_could_not_be_merged_shows_its_frames_in_every_view() {
+        let frames = [
+            native("_start", "python3.10"),
+            interpreter("_PyEval_EvalFrameDefault"),
+            frame(FrameKind::Jit, "kernel"),
+            native("callback", "libffi.so"),
+            interpreter("_PyEval_EvalFrameDefault"),
+            python("main", "/m.py"),
+            python("work", "/m.py"),
+            native("sum", "libsum.so"),
+        ];
+        let mut builder = Builder::new(false);
+        builder.add_with(&frames, 1, |s| s.end = StackEnd::NoFit);
+        let profile = builder.finish();
+        let shown = |view| names(&profile.folded_view(view).next().expect("one stack"));
+        let native =
+            "_start > _PyEval_EvalFrameDefault > kernel > callback > _PyEval_EvalFrameDefault";
+        assert_eq!(shown(View::Python), "main > work > sum");
+        assert_eq!(shown(View::Native), format!("{native} > sum"));
+        assert_eq!(
+            shown(View::Mixed),
+            format!("{native} > [order unknown] > main > work > sum")
+        );
     }
 
     #[test]

@@ -61,12 +61,13 @@ impl UnfinishedWalk {
         let copy = sample.unfinished?.map_stack(Box::from);
         let mut stack = UnwoundStack::empty();
         describe(sample, image, &mut stack);
+        let python = PythonPart::of(sample, has_greenlets);
         Some(Self {
             stack,
             native: sample.native.to_vec(),
-            python: sample.python.into(),
-            python_end: sample.python_end,
-            python_is_counted: sample.python_is_counted,
+            python: python.words.into(),
+            python_end: python.end,
+            python_is_counted: python.is_counted,
             has_greenlets,
             copy,
         })

@@ -9,7 +9,8 @@ use profiler_common::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    CODE_BEFORE, CodeBytes, LoadedTable, RuleLookup, Segment, UnwindTables, segments_bias,
+    CODE_BEFORE, CodeBytes, FinishedWalk, LoadedTable, RuleLookup, Segment, UnwindTables,
+    builder::UnfinishedWalk, finish, segments_bias, trampoline_rule,
 };
 use crate::{
     model::{Avma, CodeAddress, Pid},
@@ -146,12 +147,7 @@ impl Process {
     /// What is known of the code at an address.
     pub(super) fn look_up(&self, tables: &UnwindTables, address: CodeAddress) -> RuleLookup {
         let at = address.lookup();
-        let index = self.entries.partition_point(|entry| entry.begin <= at.0);
-        let Some(entry) = index
-            .checked_sub(1)
-            .and_then(|index| self.entries.get(index))
-            .filter(|entry| at.0 < entry.end)
-        else {
+        let Some(entry) = self.entry_at(at) else {
             return RuleLookup::NoMapping;
         };
         match entry.kind {
@@ -165,6 +161,30 @@ impl Process {
             mapping_kind::PENDING => RuleLookup::NotYet,
             _ => RuleLookup::NoRule,
         }
+    }
+
+    /// Goes on with a walk where the kernel side stopped. The frames found are added to it, the end is not.
+    pub(super) fn finish(
+        &self,
+        walk: &mut UnfinishedWalk,
+        look_up: impl FnMut(CodeAddress) -> RuleLookup,
+    ) -> FinishedWalk {
+        let code_around = |at| self.code_around(at);
+        let native = &mut walk.native;
+        finish(&walk.copy, native, look_up, trampoline_rule, code_around)
+    }
+
+    /// The code around an address; `None`: it lies in no executable mapping.
+    fn code_around(&self, at: Avma) -> Option<CodeBytes> {
+        self.entry_at(at)?;
+        Some(code_around(self.memory.as_ref(), at))
+    }
+
+    /// The mapping that an address lies in.
+    fn entry_at(&self, at: Avma) -> Option<&MappingEntry> {
+        let index = self.entries.partition_point(|entry| entry.begin <= at.0);
+        let entry = self.entries.get(index.checked_sub(1)?)?;
+        Some(entry).filter(|entry| at.0 < entry.end)
     }
 }
 
@@ -211,7 +231,8 @@ fn code_around(memory: Option<&File>, ip: Avma) -> CodeBytes {
         let in_page = (ip.0 % PAGE_BYTES) as usize;
         let before = &mut before[CODE_BEFORE.saturating_sub(in_page)..];
         let _ = memory.read_exact_at(before, ip.0.wrapping_sub(before.len() as u64));
-        let _ = memory.read_exact_at(after, ip.0);
+        // Less, where the mapping ends.
+        let _ = memory.read_at(after, ip.0);
     }
     bytes
 }

@@ -21,13 +21,11 @@ use super::{
     CompiledElf, FullTable, RuleLookup, UnwindError, UnwindTables,
     builder::{BuilderStats, Command, Shared, UnfinishedWalk},
     builder_process::{FileRows, Process, entry_with, plain_entry},
-    finish,
     makers::{FileKey, Made, Makers, Task},
     parked::Parked,
     queue::{Next, Queue},
     schedule::{Job, Schedule},
     table::most_useful,
-    trampoline_rule,
 };
 use crate::{
     model::{ImageId, Pid, UnwoundStack},
@@ -607,11 +605,13 @@ impl Builder {
                 found
             };
             let words = walk.native.len();
-            walk.stack.end = finish(&walk.copy, &mut walk.native, look_up, trampoline_rule);
+            let finished = process.finish(&mut walk, look_up);
             if is_pending && self.is_to_come(process) {
                 walk.native.truncate(words);
                 return Some(walk);
             }
+            walk.stack.end = finished.end;
+            walk.stack.guessed |= finished.guessed;
         }
         self.send(walk.into_stack());
         None
@@ -674,7 +674,9 @@ impl Builder {
         for mut walk in self.parked.take(image) {
             if let Some(process) = self.processes.get(&image) {
                 let look_up = |address| process.look_up(&self.tables, address);
-                walk.stack.end = finish(&walk.copy, &mut walk.native, look_up, trampoline_rule);
+                let finished = process.finish(&mut walk, look_up);
+                walk.stack.end = finished.end;
+                walk.stack.guessed |= finished.guessed;
             }
             self.send(walk.into_stack());
         }

@@ -7,12 +7,13 @@ use profiler_common::unwind_row::{
     SAVED_REGISTERS, SAVED_UNKNOWN, UnwindRule, bp, cfa, rule_flags,
 };
 
+use super::finish_guess::Guess;
 use crate::model::{Avma, CodeAddress, SavedRegister, StackCopy, StackEnd};
 
 /// Bytes of [`CodeBytes`] that lie before the instruction pointer.
 pub const CODE_BEFORE: usize = 8;
-/// Code around an instruction pointer: [`CODE_BEFORE`] bytes before it, 16 from it on. What could not be read is 0.
-pub type CodeBytes = [u8; 24];
+/// Code around an instruction pointer: [`CODE_BEFORE`] bytes before it, 24 from it on. What could not be read is 0.
+pub type CodeBytes = [u8; 32];
 
 /// Where in the `ucontext` a signal frame's registers are, from its own stack pointer on (struct `sigcontext`,
 /// arch/x86/include/uapi/asm/sigcontext.h, which begins 40 bytes into `struct ucontext`).
@@ -38,6 +39,15 @@ pub enum RuleLookup {
     NotYet,
     /// No mapping of the process is known there.
     NoMapping,
+}
+
+/// How a walk was finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FinishedWalk {
+    /// How it ended.
+    pub end: StackEnd,
+    /// Callers of code without unwind information were guessed.
+    pub guessed: bool,
 }
 
 /// The registers of one frame.
@@ -81,7 +91,8 @@ impl Registers {
 /// address before it looks for its rule. There are never more than [`NATIVE_FRAMES_MAX`] frames.
 ///
 /// `rule_at` says what is known of a frame's code; look up `address.lookup()`. `trampoline` recognises code of no file
-/// by its bytes; the second argument is true for an interrupted frame. Pass [`trampoline_rule`].
+/// by its bytes; the second argument is true for an interrupted frame. Pass [`trampoline_rule`]. `code_around` gives the
+/// bytes around an address in a known executable mapping: by them callers of code that nothing describes are guessed.
 ///
 /// An end that names an address names the frame's instruction pointer, as the kernel side does.
 ///
@@ -91,7 +102,8 @@ pub fn finish<S: AsRef<[u8]>>(
     words: &mut Vec<u64>,
     mut rule_at: impl FnMut(CodeAddress) -> RuleLookup,
     trampoline: impl Fn(&CodeBytes, bool) -> Option<UnwindRule>,
-) -> StackEnd {
+    code_around: impl Fn(Avma) -> Option<CodeBytes>,
+) -> FinishedWalk {
     let stack = Stack {
         begin: copy.begin,
         bytes: copy.stack.as_ref(),
@@ -103,35 +115,58 @@ pub fn finish<S: AsRef<[u8]>>(
         saved: copy.saved,
         is_leaf: copy.is_leaf,
     };
+    let guess = Guess {
+        stack: &stack,
+        code: code_around,
+    };
     let mut frames = words.iter().filter(|&word| word & native::CFA == 0).count();
-    loop {
+    let mut guessed = false;
+    let end = loop {
         let at = registers.ip;
-        let rule = match rule_at(registers.address()) {
-            RuleLookup::Rule(rule) => rule,
-            RuleLookup::Anonymous(bytes) => match trampoline(&bytes, registers.is_leaf) {
-                Some(rule) => rule,
-                None => return StackEnd::UnknownJit(at),
-            },
-            RuleLookup::NoRule => return StackEnd::NoRule(at),
-            RuleLookup::NotYet | RuleLookup::NoMapping => return StackEnd::NoMapping(at),
+        let (rule, without) = match rule_at(registers.address()) {
+            RuleLookup::Rule(rule) if rule.cfa != cfa::NONE => (Some(rule), StackEnd::NoRule(at)),
+            RuleLookup::Anonymous(bytes) => (
+                trampoline(&bytes, registers.is_leaf),
+                StackEnd::UnknownJit(at),
+            ),
+            RuleLookup::Rule(_) | RuleLookup::NoRule => (None, StackEnd::NoRule(at)),
+            RuleLookup::NotYet | RuleLookup::NoMapping => break StackEnd::NoMapping(at),
         };
-        registers = match step(&registers, &rule, &stack) {
-            Ok(caller) => caller,
-            Err(end) => return end,
-        };
-        if rule.flags & rule_flags::EVALUATION_LOOP != 0 {
-            words.push(native::CFA | registers.sp & native::ADDRESS);
-        } else if rule.flags & rule_flags::TRAMPOLINE != 0
-            && let Some(last) = words.last_mut()
-        {
-            *last |= native::TRAMPOLINE;
+        if let Some(rule) = rule {
+            registers = match step(&registers, &rule, &stack) {
+                Ok(caller) => caller,
+                Err(end) => break end,
+            };
+            if rule.flags & rule_flags::EVALUATION_LOOP != 0 {
+                words.push(native::CFA | registers.sp & native::ADDRESS);
+            } else if rule.flags & rule_flags::TRAMPOLINE != 0
+                && let Some(last) = words.last_mut()
+            {
+                *last |= native::TRAMPOLINE;
+            }
+        } else {
+            let of_leaf = || {
+                let leaf = Some(&registers).filter(|frame| frame.is_leaf);
+                leaf.and_then(|frame| guess.by_return_address(frame))
+            };
+            let by_frame_pointer = || guess.by_frame_pointer(&registers);
+            // Generated code keeps a frame pointer more often than code of a file that says nothing of it.
+            let caller = if matches!(without, StackEnd::UnknownJit(_)) {
+                by_frame_pointer().or_else(of_leaf)
+            } else {
+                of_leaf().or_else(by_frame_pointer)
+            };
+            let Some(caller) = caller else { break without };
+            registers = caller;
+            guessed = true;
         }
         if frames >= NATIVE_FRAMES_MAX {
-            return StackEnd::DepthLimit;
+            break StackEnd::DepthLimit;
         }
         frames += 1;
         words.push(registers.word());
-    }
+    };
+    FinishedWalk { end, guessed }
 }
 
 /// Recognises CPython's trampolines and the C library's signal restorer by their bytes.
@@ -152,14 +187,14 @@ pub fn trampoline_rule(around_ip: &CodeBytes, is_leaf: bool) -> Option<UnwindRul
 }
 
 /// The part of the target's memory that is known.
-struct Stack<'a> {
+pub(super) struct Stack<'a> {
     begin: u64,
     bytes: &'a [u8],
 }
 
 impl Stack<'_> {
     /// The word at `address`, when all of it was copied.
-    fn word(&self, address: u64) -> Option<u64> {
+    pub(super) fn word(&self, address: u64) -> Option<u64> {
         let offset = usize::try_from(address.checked_sub(self.begin)?).ok()?;
         Some(u64::from_le_bytes(
             *self.bytes.get(offset..)?.first_chunk()?,

@@ -45,7 +45,7 @@ impl Hand {
             let known = rules.iter().find(|(at, _)| *at == address.lookup().0);
             known.map_or(RuleLookup::NoMapping, |(_, lookup)| *lookup)
         };
-        let end = finish(&copy, &mut words, rule_at, trampoline_rule);
+        let end = finish(&copy, &mut words, rule_at, trampoline_rule, |_| None).end;
         let frames = natives(&words).map(|frame| frame.address);
         (frames.collect(), end)
     }
@@ -131,7 +131,7 @@ fn each_way_to_have_no_rule_has_its_own_end() {
     assert_eq!(end(RuleLookup::NoMapping), StackEnd::NoMapping(at));
     assert_eq!(end(RuleLookup::NotYet), StackEnd::NoMapping(at));
     assert_eq!(
-        end(RuleLookup::Anonymous([0; 24])),
+        end(RuleLookup::Anonymous([0; 32])),
         StackEnd::UnknownJit(at)
     );
     assert_eq!(end(known(cfa::NONE, 0)), StackEnd::NoRule(at));
@@ -332,7 +332,7 @@ fn a_trampoline_is_stepped_over_by_its_bytes() {
     let code = [
         0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3,
     ];
-    let mut around = [0xcc; 24];
+    let mut around = [0xcc; 32];
     around[2..13].copy_from_slice(&code);
     let stack = Hand::new(&[0x2006, 0, 0x3000]);
     let rules = [

@@ -4,6 +4,10 @@
 //! which of them is known exactly since 3.11: each leaves something on its stack, whose address the interpreter's list
 //! has too (`entry::SHIM`), and the CFA of a loop's frame says where its part of the stack ends. Before, there is one
 //! activation for each Python frame, so they are counted from the outermost on.
+//!
+//! Where neither is possible, nothing is said of their order but what is sure: the innermost Python function was running,
+//! so what the innermost activation of the loop has called was called by it. All Python frames stand there in one block,
+//! and [`StackEnd::NoFit`] says so: the native frames further out are between them, nobody knows where.
 
 use std::ops::Range;
 
@@ -27,12 +31,7 @@ pub fn merge(
     stack: &mut UnwoundStack,
 ) {
     describe(sample, image, stack);
-    let python = PythonPart {
-        end: sample.python_end,
-        is_counted: sample.python_is_counted,
-        has_greenlets,
-        words: sample.python,
-    };
+    let python = PythonPart::of(sample, has_greenlets);
     merge_user(sample.native, &python, stack);
 }
 
@@ -48,6 +47,7 @@ pub(super) fn describe(sample: &RawSample<'_>, image: ImageId, stack: &mut Unwou
         end,
         python_end: _, // all these: `merge_user`
         python_is_counted: _,
+        python_is_unconfirmed: _,
         native: _,
         python: _,
         kernel,
@@ -87,6 +87,27 @@ pub(super) struct PythonPart<'a> {
     pub(super) words: &'a [u64],
 }
 
+impl<'a> PythonPart<'a> {
+    /// That of a sample.
+    pub(super) fn of(sample: &RawSample<'a>, has_greenlets: bool) -> Self {
+        let part = Self {
+            end: sample.python_end,
+            is_counted: sample.python_is_counted,
+            has_greenlets,
+            words: sample.python,
+        };
+        if sample.python_is_unconfirmed && has_greenlets {
+            // The frames may be those of the greenlet that switched to this one.
+            return Self {
+                end: PythonEnd::NotCode,
+                words: &[],
+                ..part
+            };
+        }
+        part
+    }
+}
+
 /// Fills `stack.user` from both lists. `stack.end` says how the native walk ended; afterwards, what is missing of both.
 pub(super) fn merge_user(native: &[u64], python: &PythonPart<'_>, stack: &mut UnwoundStack) {
     stack.user.clear();
@@ -104,10 +125,7 @@ pub(super) fn merge_user(native: &[u64], python: &PythonPart<'_>, stack: &mut Un
         by_address(native, python.words, native_is_whole, stack)
     };
     if !fits {
-        stack.user.clear();
-        stack
-            .user
-            .extend(python_frames(python.words).map(UserFrame::Python));
+        as_block(native, python.words, stack);
     }
     stack.end = match python.end {
         PythonEnd::Whole if !fits => StackEnd::NoFit,
@@ -201,6 +219,24 @@ fn by_count(
     }
     stack.user.extend(frames.map(UserFrame::Python));
     true
+}
+
+/// Puts all Python frames in one place: behind what the innermost activation of the loop has called. Without a known loop,
+/// only the leaf is surely called by the innermost Python function.
+fn as_block(native: &[u64], python: &[u64], stack: &mut UnwoundStack) {
+    stack.user.clear();
+    stack.trampolines.clear();
+    let loop_at = natives(native).position(|frame| frame.cfa.is_some());
+    let mut natives = natives(native);
+    for frame in natives.by_ref().take(loop_at.unwrap_or(1)) {
+        keep(frame, stack);
+    }
+    stack
+        .user
+        .extend(python_frames(python).map(UserFrame::Python));
+    for frame in natives {
+        keep(frame, stack);
+    }
 }
 
 /// A frame that is not one of the loop's. A trampoline says what the Python frame beside it says better.

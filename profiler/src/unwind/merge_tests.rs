@@ -1,6 +1,7 @@
 //! Merges of lists written by hand. Native frames are written as names of one letter, `L` is the interpreter's loop.
 
 use super::*;
+use crate::model::{KtimeNs, Pid, ThreadName, Tid};
 
 /// A stack being written, innermost frame first.
 #[derive(Default)]
@@ -117,11 +118,21 @@ fn the_same_is_so_where_frames_are_counted() {
 }
 
 #[test]
-fn counts_that_differ_by_more_do_not_fit_and_python_frames_stay() {
-    let stack = counted().running(0x100).running(0x200).running(0x300);
-    stack.python('w').check("W", StackEnd::NoFit);
-    let stack = counted().code('a').running(0x100).python('v').python('w');
-    stack.check("VW", StackEnd::NoFit);
+fn frames_whose_counts_do_not_fit_are_all_kept_with_the_python_ones_in_one_block() {
+    let stack = counted()
+        .running(0x100)
+        .code('b')
+        .running(0x200)
+        .running(0x300);
+    stack.python('w').check("WLbLL", StackEnd::NoFit);
+    let stack = counted()
+        .code('a')
+        .code('b')
+        .running(0x100)
+        .code('m')
+        .python('v')
+        .python('w');
+    stack.check("abVWLm", StackEnd::NoFit);
 }
 
 /// The outermost loop is that of the greenlet that switched to this one.
@@ -136,7 +147,7 @@ fn with_greenlets_a_loop_too_many_fits_nothing() {
         .code('g')
         .running(0x200)
         .code('m');
-    stack.python('w').check("W", StackEnd::NoFit);
+    stack.python('w').check("WLgLm", StackEnd::NoFit);
     let stack = greenlets()
         .running(0x100)
         .code('v')
@@ -179,9 +190,60 @@ fn a_native_walk_that_fails_half_way_keeps_all_python_frames() {
 }
 
 #[test]
-fn a_loop_that_was_not_recognised_leaves_the_python_frames() {
-    let stack = hand().code('a').code('b').python('w').shim(0x1f0);
-    stack.check("W", StackEnd::NoFit);
+fn a_loop_that_was_not_recognised_leaves_all_frames() {
+    // Only the leaf is surely called by the innermost Python function: the loop may be any of the others.
+    let stack = hand().code('a').code('b').code('m').python('w').shim(0x1f0);
+    stack.check("aWbm", StackEnd::NoFit);
+    let stack = counted().code('a').code('b').code('m').python('w');
+    stack.python('x').check("aWXbm", StackEnd::NoFit);
+    let stack = hand().code('a').python('w').shim(0x1f0);
+    stack.check("aW", StackEnd::NoFit);
+    hand().python('w').shim(0x1f0).check("W", StackEnd::NoFit);
+}
+
+#[test]
+fn trampolines_are_left_out_of_frames_that_cannot_be_merged() {
+    let stack = counted()
+        .code('a')
+        .running(0x100)
+        .trampoline()
+        .code('v')
+        .running(0x200)
+        .running(0x300);
+    stack.python('w').check("aWLvLL", StackEnd::NoFit);
+}
+
+/// 3.11 and 3.12: the new activation has no frame yet, and its caller was found by address. A new greenlet has no caller.
+#[test]
+fn frames_that_may_be_another_greenlets_are_not_shown() {
+    let native = [u64::from(b'L'), native::CFA | 0x100];
+    let python = [u64::from(b'w'), 0];
+    let mut sample = RawSample {
+        ktime: KtimeNs(0),
+        pid: Pid(1),
+        tid: Tid(1),
+        thread_name: ThreadName([0; 16]),
+        in_kernel: false,
+        guessed: false,
+        end: StackEnd::Root,
+        python_end: PythonEnd::Whole,
+        python_is_counted: false,
+        python_is_unconfirmed: true,
+        native: &native,
+        python: &python,
+        kernel: &[],
+        unfinished: None,
+    };
+    let merged = |sample: &RawSample<'_>, has_greenlets| {
+        let mut stack = UnwoundStack::empty();
+        merge(sample, ImageId(0), has_greenlets, &mut stack);
+        (stack.user.len(), stack.end)
+    };
+    let not_code = StackEnd::PythonPart(PythonEnd::NotCode);
+    assert_eq!(merged(&sample, true), (1, not_code));
+    assert_eq!(merged(&sample, false).0, 2);
+    sample.python_is_unconfirmed = false;
+    assert_eq!(merged(&sample, true).0, 2);
 }
 
 #[test]

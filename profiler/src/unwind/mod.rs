@@ -26,6 +26,7 @@ mod error;
 mod eval_loop;
 mod expression;
 mod finish;
+mod finish_guess;
 mod interrupt;
 mod makers;
 mod merge;
@@ -50,8 +51,14 @@ pub use elf::Segment;
 pub(crate) use elf::bias as segments_bias;
 pub use error::UnwindError;
 pub use eval_loop::{LoopEvidence, LoopPart};
+<<<<<<< HEAD
 pub use finish::{CODE_BEFORE, CodeBytes, Registers, RuleLookup, finish, trampoline_rule};
 pub(crate) use makers::MAKER_NAME;
+=======
+pub use finish::{
+    CODE_BEFORE, CodeBytes, FinishedWalk, Registers, RuleLookup, finish, trampoline_rule,
+};
+>>>>>>> frames
 pub use merge::merge;
 pub use stats::CompileStats;
 pub use table::{FullTable, LoadedTable, Published, UnwindTables};

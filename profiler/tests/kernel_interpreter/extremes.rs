@@ -13,6 +13,10 @@ use super::{
 
 pub(super) const TESTS: &[Test] = &[
     ("nothing_but_calls_and_returns", calls),
+    (
+        "functions_called_from_c_keep_their_python_callers",
+        callbacks,
+    ),
     ("functions_that_live_for_less_than_a_millisecond", fresh),
     ("threads_that_hash_that_wait_and_that_end_soon", threads),
     ("an_interpreter_within_the_interpreter", inner),
@@ -37,6 +41,23 @@ fn calls(python: &Python) -> Verdict {
     let allowed = (0.0002 * tally.all() as f64).max(1.0);
     assert!(
         tally.flagged as f64 <= allowed,
+        "{}\n{}",
+        tally.text(),
+        recording.report
+    );
+    Ok(())
+}
+
+/// 3.11 and 3.12 enter their loop in several steps, and here they do little else.
+fn callbacks(python: &Python) -> Verdict {
+    let program = Program::start(python, "callbacks");
+    let recording = program.record(&["-F", "9999", "-d", "3"]);
+    let tally = judged(&recording, Some(&program.codes), 2000);
+    tally.assert_seen(["near_key", "far_key", "sort_key", "numbers", "inner_key"]);
+    let lost = (tally.no_python + tally.flagged) as f64;
+    let allowed = (0.001 * tally.all() as f64).max(2.0);
+    assert!(
+        lost <= allowed && tally.freed == 0,
         "{}\n{}",
         tally.text(),
         recording.report

@@ -31,7 +31,7 @@ const ENOUGH: u64 = 100;
 /// A program is asked what its stacks are, by means of the interpreter's own. Were it not as it says, nothing would follow
 /// from what others find.
 fn as_they_say(python: &Python) -> Verdict {
-    for name in ["frames", "calls", "fresh"] {
+    for name in ["frames", "calls", "callbacks", "fresh"] {
         let files = scratch();
         let file = files.path().join("codes");
         let mut command = python.plain();

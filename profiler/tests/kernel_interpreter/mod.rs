@@ -23,6 +23,7 @@ mod recording;
 mod running;
 #[path = "../kernel/trampolines.rs"]
 mod trampolines;
+mod unknown_loop;
 #[expect(dead_code, reason = "the other suite has more uses for it")]
 #[path = "../kernel/unshare.rs"]
 mod unshare;
@@ -53,7 +54,13 @@ fn trials() -> Vec<Trial> {
     });
     let mut trials: Vec<Trial> = unprivileged.collect();
     let pythons = interpreters::all();
-    let with_each = [frames::TESTS, lines::TESTS, extremes::TESTS].concat();
+    let with_each = [
+        frames::TESTS,
+        lines::TESTS,
+        extremes::TESTS,
+        unknown_loop::TESTS,
+    ]
+    .concat();
     let with_own_names = frames::TESTS_WITH_TRAMPOLINES;
     // What does not depend on how a version keeps its frames.
     let with_newest = extremes::TESTS_OF_PROCESSES;

@@ -22,7 +22,7 @@ pub(super) fn stacks(quality: &Quality) -> Option<String> {
     let mut ends: Vec<_> = quality
         .incomplete
         .iter()
-        .filter(|(_, count)| **count > 0)
+        .filter(|(end, count)| **count > 0 && **end != EndClass::NoFit)
         .collect();
     ends.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let cut: u64 = ends.iter().map(|(_, count)| **count).sum();
@@ -35,6 +35,12 @@ pub(super) fn stacks(quality: &Quality) -> Option<String> {
             "{} cut short ({})",
             grouped(cut),
             causes.join(", ")
+        ));
+    }
+    if let Some(count) = quality.incomplete.get(&EndClass::NoFit) {
+        parts.push(format!(
+            "{} with all Python and native frames but not their order",
+            grouped(*count)
         ));
     }
     Some(parts.join("; "))
@@ -54,7 +60,7 @@ const fn why_cut(end: EndClass) -> &'static str {
         EndClass::NoUserRegisters => "without user registers",
         EndClass::NativePart => "in native code only: their Python frames are whole",
         EndClass::PythonPart => "where the interpreter's frames could not be read",
-        EndClass::NoFit => "in native code that did not fit the Python frames",
+        EndClass::NoFit => "where the order of Python and native frames is not known",
     }
 }
 
@@ -170,7 +176,6 @@ mod tests {
             EndClass::NoUserRegisters,
             EndClass::NativePart,
             EndClass::PythonPart,
-            EndClass::NoFit,
         ];
         let quality = Quality {
             samples: 100,
