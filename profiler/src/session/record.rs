@@ -446,13 +446,9 @@ impl Session {
                 // It runs something else by now than what was asked for.
                 return;
             };
-<<<<<<< HEAD
             *unexamined_samples += u64::from(targets.is_unexamined(sample.pid));
-            let has_greenlets = sample.python_is_counted && targets.has_greenlets(sample.pid);
-=======
             let depends_on_greenlets = sample.python_is_counted || sample.python_is_unconfirmed;
             let has_greenlets = depends_on_greenlets && targets.has_greenlets(sample.pid);
->>>>>>> frames
             if let Some(walk) = UnfinishedWalk::of(&sample, image, has_greenlets) {
                 stages.resolver.meet(image, walk.python_frames());
                 unfinished.push(walk);

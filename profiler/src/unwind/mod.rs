@@ -51,14 +51,10 @@ pub use elf::Segment;
 pub(crate) use elf::bias as segments_bias;
 pub use error::UnwindError;
 pub use eval_loop::{LoopEvidence, LoopPart};
-<<<<<<< HEAD
-pub use finish::{CODE_BEFORE, CodeBytes, Registers, RuleLookup, finish, trampoline_rule};
-pub(crate) use makers::MAKER_NAME;
-=======
 pub use finish::{
     CODE_BEFORE, CodeBytes, FinishedWalk, Registers, RuleLookup, finish, trampoline_rule,
 };
->>>>>>> frames
+pub(crate) use makers::MAKER_NAME;
 pub use merge::merge;
 pub use stats::CompileStats;
 pub use table::{FullTable, LoadedTable, Published, UnwindTables};
