@@ -119,13 +119,13 @@ impl ElfFile<'_> {
     pub fn copy_of(&self, what: CopyOf) -> io::Result<ElfCopy<'_>> {
         let mut copied: Vec<Option<(&'static str, u64)>> = vec![None; self.sections.len()];
         let (mut at, mut contents) = (HEADER_BYTES, Vec::new());
-        for (number, (name, section)) in self.sections_to_copy(what).enumerate() {
+        for (name, section) in self.sections_to_copy(what) {
             let begin = at.next_multiple_of(8);
             let end = begin
                 .checked_add(section.size)
                 .filter(|&end| end <= COPY_BYTES_MAX);
             let Some(end) = end else {
-                if what == CopyOf::Symbols && number >= NEEDED {
+                if what == CopyOf::Symbols && !SYMBOL_SECTIONS[..NEEDED].contains(&name) {
                     continue;
                 }
                 return Err(io::Error::from(io::ErrorKind::FileTooLarge));

@@ -352,11 +352,15 @@ fn nested_calls(depth: usize) -> Vec<u8> {
     let mut info = (unit.len() as u32).to_le_bytes().to_vec();
     info.extend(unit);
     let mut symbols = symbol(0, 0, 0, 0);
-    symbols.extend(symbol(1, 0, TEXT, 0x1000));
+    symbols.extend(symbol(1, 1, TEXT, 0x1000));
     let mut table = TestSection::new(".symtab", object::elf::SHT_SYMTAB, symbols);
-    table.link = 2;
+    table.link = 3;
+    let mut text = TestSection::new(".text", object::elf::SHT_NOBITS, vec![0; 0x1000]);
+    text.flags = 6;
+    text.address = TEXT;
     elf_of(
         &[
+            text,
             table,
             TestSection::new(".strtab", object::elf::SHT_STRTAB, *b"\0deep\0"),
             TestSection::new(".debug_abbrev", object::elf::SHT_PROGBITS, abbreviations),

@@ -25,14 +25,14 @@ fn acts_within_the_sandbox() {
         return;
     };
     // Opened before: whoever is locked in cannot look any more.
-    let status = File::open("/proc/self/status").expect("own status");
+    let status = File::open("/proc/thread-self/status").expect("own status");
     lock_in().expect("it can be locked in");
     match role.to_str().unwrap_or_default() {
         "status" => {
             use std::io::Read as _;
             let mut text = String::new();
             (&status).read_to_string(&mut text).expect("still open");
-            println!("{text}");
+            println!("\n{text}");
         }
         "attempts" => {
             let outcomes = [
@@ -91,7 +91,7 @@ fn acts_within_the_sandbox() {
             for _ in 0..1024 {
                 let mut piece: Vec<u8> = Vec::new();
                 if piece.try_reserve_exact(1 << 20).is_err() {
-                    println!("{} MiB", taken.len());
+                    println!("\n{} MiB", taken.len());
                     break;
                 }
                 piece.resize(1 << 20, 1);

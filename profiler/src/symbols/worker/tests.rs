@@ -26,12 +26,15 @@ fn acts_as_what_it_is_called() {
 
 fn small_file() -> fs::File {
     use std::os::unix::fs::FileExt as _;
+    let mut text = TestSection::new(".text", object::elf::SHT_NOBITS, vec![0; 0x1000]);
+    text.flags = 6;
+    text.address = 0x1000;
     let mut symbols = TestSection::new(".symtab", object::elf::SHT_SYMTAB, symbol(0, 0, 0, 0));
     symbols.content.extend(symbol(1, 1, 0x1000, 16));
-    symbols.link = 2;
+    symbols.link = 3;
     let strings = TestSection::new(".strtab", object::elf::SHT_STRTAB, *b"\0_Z3fooi\0");
     let file = tempfile::tempfile().expect("temporary file");
-    let bytes = elf_of(&[symbols, strings], None);
+    let bytes = elf_of(&[text, symbols, strings], None);
     file.write_all_at(&bytes, 0).expect("write");
     file
 }
@@ -89,7 +92,15 @@ fn a_symbol_process_answers_and_is_there_again_after_it_was_ended() {
 fn the_symbol_process_has_no_rights() {
     let mut connection = Connection::new(SymbolProcess::start());
     assert_found(ask(&mut connection, 1));
-    let status = status_of(connection.pid().expect("it runs")).expect("it lives");
+    let pid = connection.pid().expect("it runs");
+    // The test program has a second thread, which only waits.
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+    let mut threads = threads.filter_map(|thread| {
+        let status = thread.ok()?.path().join("status");
+        fs::read_to_string(status).ok()
+    });
+    let status = threads.find(|status| status.contains("pyprof:symbols"));
+    let status = status.expect("it has its name");
     let value = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.expect("every kernel has it").trim().to_owned()
