@@ -436,11 +436,20 @@ def endless_code():
                 each()
 
 
+def forked():
+    """A child, which ends with its parent."""
+    if os.fork():
+        return False
+    # PR_SET_PDEATHSIG
+    LIBC.prctl(1, 9, 0, 0, 0)
+    return True
+
+
 def maps_of_many():
     """Children with a perf map each, that grows without end and has the longest names; they are to be recorded, too."""
     name = b"x" * 30_000
     for _ in range(20):
-        if os.fork():
+        if not forked():
             continue
         code = Code(None)
         with open(f"/tmp/perf-{os.getpid()}.map", "wb") as file:
@@ -460,7 +469,7 @@ def maps_of_many():
 def mappings_of_many():
     """Children with tens of thousands of mappings each, which they change all the time."""
     for _ in range(6):
-        if os.fork():
+        if not forked():
             continue
         LIBC.mmap.restype = ctypes.c_void_p
         for n in range(20_000):
