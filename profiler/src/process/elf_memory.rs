@@ -224,6 +224,7 @@ impl<'m> Loaded<'m> {
     /// How many symbols there are: `DT_GNU_HASH` has chains, the last of which ends with the last symbol. A file without
     /// any chain tells nothing of the symbols that it only imports.
     fn count_by_gnu_hash(&self, table: u64) -> Option<u64> {
+        const CHAIN_MAX: u32 = 1 << 16;
         let word = |index: u64| self.u32(table.checked_add(index.checked_mul(4)?)?);
         let (buckets, first, bloom) = (word(0)?, word(1)?, word(2)?);
         let bucket_words = 4 + 2 * u64::from(bloom);
@@ -240,7 +241,6 @@ impl<'m> Loaded<'m> {
             return Some(u64::from(first));
         }
         // The end of a chain has its lowest bit set.
-        const CHAIN_MAX: u32 = 1 << 16;
         let chains = bucket_words + u64::from(buckets);
         (last..last.saturating_add(CHAIN_MAX))
             .map_while(|symbol| Some((symbol, word(chains + u64::from(symbol - first))?)))
@@ -251,14 +251,14 @@ impl<'m> Loaded<'m> {
     /// `.eh_frame`, through the header that says where it begins (`PT_GNU_EH_FRAME`; Linux Standard Base 5.0, 10.6.2).
     /// It ends with an entry of length zero, at the latest with its segment.
     fn eh_frame(&self) -> Option<Part> {
+        const VERSION: u8 = 1;
+        const RELATIVE_TO_HERE: u8 = 0x1b; // DW_EH_PE_pcrel | DW_EH_PE_sdata4
+        const RELATIVE_TO_HEADER: u8 = 0x3b; // DW_EH_PE_datarel | DW_EH_PE_sdata4
         let header = self.program(elf::PT_GNU_EH_FRAME)?.address;
         let bytes = self.read_part(Part {
             address: header,
             bytes: 8,
         })?;
-        const VERSION: u8 = 1;
-        const RELATIVE_TO_HERE: u8 = 0x1b; // DW_EH_PE_pcrel | DW_EH_PE_sdata4
-        const RELATIVE_TO_HEADER: u8 = 0x3b; // DW_EH_PE_datarel | DW_EH_PE_sdata4
         let from = match (bytes[0], bytes[1]) {
             (VERSION, RELATIVE_TO_HERE) => header.checked_add(4)?,
             (VERSION, RELATIVE_TO_HEADER) => header,
@@ -267,7 +267,7 @@ impl<'m> Loaded<'m> {
         let distance = i32::from_le_bytes(*bytes[4..].first_chunk()?);
         let begin = from.wrapping_add_signed(i64::from(distance));
         let segment = self.segment_of(begin)?;
-        let most = (segment.address + segment.file_size - begin).min(TABLE_BYTES_MAX);
+        let most = (segment.file_size - (begin - segment.address)).min(TABLE_BYTES_MAX);
         // Read in pieces: most of what follows is not it.
         let mut window = Window::new(
             self,
@@ -316,7 +316,7 @@ impl<'m> Loaded<'m> {
                 let length = 12_usize.checked_add(name)?.checked_add(description)?;
                 if u32_at(header, 8) == elf::NT_GNU_BUILD_ID && header[12..] == *b"GNU\0" {
                     return Some(Part {
-                        address: whole.address + at as u64,
+                        address: whole.address.wrapping_add(at as u64),
                         bytes: length as u64,
                     });
                 }
