@@ -323,7 +323,7 @@ fn code_text(code: Code<'_>) -> String {
             ..
         } => format!("{}_[k]", clean(name)),
         Code {
-            kind: FrameKind::Native | FrameKind::Interpreter | FrameKind::Jit,
+            kind: FrameKind::Native | FrameKind::CLibrary | FrameKind::Interpreter | FrameKind::Jit,
             name,
             ..
         } => clean(name),
