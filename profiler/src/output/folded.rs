@@ -197,7 +197,9 @@ fn identity(function: Function<'_>, granularity: Granularity) -> Function<'_> {
         return function;
     };
     let kind = match code.kind {
-        FrameKind::Native | FrameKind::Interpreter | FrameKind::Jit => FrameKind::Native,
+        FrameKind::Native | FrameKind::CLibrary | FrameKind::Interpreter | FrameKind::Jit => {
+            FrameKind::Native
+        }
         kind => kind,
     };
     if kind == FrameKind::Python {
