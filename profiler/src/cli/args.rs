@@ -212,7 +212,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, env = "PYPROF_VIEW", hide_env = true, default_value = "python", help_heading = help::OUTPUT)]
     pub(crate) view: ViewArg,
 
-    /// Show native frames between the Python ones: short for --view mixed
+    /// Show all native frames, also those of the interpreter and the C library: short for --view mixed
     #[arg(short, long, env = "PYPROF_NATIVE", hide_env = true, help_heading = help::OUTPUT, value_parser = BoolishValueParser::new())]
     pub(crate) native: bool,
 
@@ -274,7 +274,7 @@ pub(crate) enum PythonFromArg {
 /// `--view` as typed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ViewArg {
-    /// Python functions, and the native function that the innermost of them called
+    /// Python functions, and the functions of extension modules and libraries that they call
     #[default]
     Python,
     /// Python and native functions

@@ -7,6 +7,7 @@
 
 mod code_objects;
 mod elf;
+mod elf_names;
 mod input;
 mod output;
 mod perf_map;
@@ -19,6 +20,7 @@ mod tests;
 
 pub use code_objects::code_objects;
 pub use elf::elf;
+pub use elf_names::elf_names;
 pub use output::output;
 pub use perf_map::perf_map;
 pub use procfs::procfs;

@@ -107,7 +107,8 @@ fn frame(input: &mut Input<'_>) -> Frame {
         FrameKind::Interpreter,
         FrameKind::Kernel,
         FrameKind::Jit,
-    ][usize::from(switches % 5)];
+        FrameKind::CLibrary,
+    ][usize::from(switches % 6)];
     let has_lines = switches & 128 != 0;
     let optional = |is_there: bool, input: &mut Input<'_>| is_there.then(|| text(input).into());
     Frame {

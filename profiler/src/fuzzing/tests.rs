@@ -49,6 +49,11 @@ fn corpus_of_what_the_symbol_process_says() {
 }
 
 #[test]
+fn corpus_of_elf_files_that_name_functions() {
+    run("elf_names", super::elf_names);
+}
+
+#[test]
 fn corpus_of_names_in_outputs() {
     run("output", super::output);
 }

@@ -7,8 +7,10 @@ use std::fmt;
 pub enum FrameKind {
     /// A Python function.
     Python,
-    /// Compiled code of a library or program.
+    /// Compiled code of a library or program: an extension module, and the libraries that it uses.
     Native,
+    /// The C library, the dynamic loader and the vDSO: used by all other compiled code.
+    CLibrary,
     /// The interpreter's own compiled code (libpython, or a static `python`).
     Interpreter,
     /// The kernel.

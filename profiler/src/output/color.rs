@@ -26,7 +26,7 @@ impl Group {
         match function {
             Function::Code(code) => match code.kind {
                 FrameKind::Python => Self::Python,
-                FrameKind::Native => Self::Native,
+                FrameKind::Native | FrameKind::CLibrary => Self::Native,
                 FrameKind::Interpreter => Self::Interpreter,
                 FrameKind::Jit => Self::Jit,
                 FrameKind::Kernel => Self::Kernel,

@@ -198,7 +198,9 @@ fn identity(function: Function<'_>, granularity: Granularity) -> Function<'_> {
         return function;
     };
     let kind = match code.kind {
-        FrameKind::Native | FrameKind::Interpreter | FrameKind::Jit => FrameKind::Native,
+        FrameKind::Native | FrameKind::CLibrary | FrameKind::Interpreter | FrameKind::Jit => {
+            FrameKind::Native
+        }
         kind => kind,
     };
     if kind == FrameKind::Python {
@@ -325,7 +327,7 @@ fn code_text(code: Code<'_>) -> String {
             ..
         } => format!("{}_[k]", clean(name)),
         Code {
-            kind: FrameKind::Native | FrameKind::Interpreter | FrameKind::Jit,
+            kind: FrameKind::Native | FrameKind::CLibrary | FrameKind::Interpreter | FrameKind::Jit,
             name,
             ..
         } => clean(name),

@@ -8,6 +8,7 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 use object::elf;
 
 use super::elf_extract::CopyOf;
+use super::elf_segments::sections_of_segments;
 use crate::model::{Avma, FileOffset, Svma};
 
 /// Entries of the section and program header tables that are read.
@@ -99,12 +100,12 @@ impl<'f> ElfFile<'f> {
         );
         let names = usize::from(u16_at(&header, 62));
 
-        let segments = read(
+        let programs = read(
             file,
             segment_table,
             segment_count.min(HEADERS_MAX) * SEGMENT_BYTES as u64,
         )?;
-        let segments = segments
+        let segments = programs
             .chunks_exact(SEGMENT_BYTES)
             .filter_map(Segment::load);
         let segments = Segments(segments.collect());
@@ -130,6 +131,9 @@ impl<'f> ElfFile<'f> {
             && names.size <= NAMES_BYTES_MAX
         {
             parsed.section_names = parsed.table(&names).unwrap_or_default();
+        }
+        if parsed.sections.is_empty() {
+            (parsed.sections, parsed.section_names) = sections_of_segments(file, &programs);
         }
         Ok(parsed)
     }

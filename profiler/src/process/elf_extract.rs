@@ -18,7 +18,7 @@ pub const COPY_BYTES_MAX: u64 = 128 << 20;
 
 /// Copied to name functions. The first four are needed for that; the others are left out of a copy that would become
 /// too large.
-const SYMBOL_SECTIONS: [&str; 16] = [
+const SYMBOL_SECTIONS: [&str; 15] = [
     ".symtab",
     ".strtab",
     ".dynsym",
@@ -30,11 +30,10 @@ const SYMBOL_SECTIONS: [&str; 16] = [
     ".plt",
     ".plt.sec",
     ".plt.got",
+    ".iplt",
+    ".rela.dyn",
     ".got",
     ".got.plt",
-    ".gnu.version",
-    ".gnu.version_d",
-    ".gnu.version_r",
 ];
 
 /// Those of `SYMBOL_SECTIONS` without which there are no names.
@@ -165,10 +164,11 @@ impl ElfFile<'_> {
                     link: match *name {
                         ".symtab" => index_of(".strtab"),
                         ".dynsym" => index_of(".dynstr"),
-                        ".rela.plt" => index_of(".dynsym"),
+                        ".rela.plt" | ".rela.dyn" => index_of(".dynsym"),
                         _ => 0,
                     },
-                    entry_size: if kind_of(name) == elf::SHT_PROGBITS {
+                    // Of jump stubs, too: how long each of them is.
+                    entry_size: if kind_of(name) == elf::SHT_PROGBITS && !name.contains("plt") {
                         0
                     } else {
                         section.entry_size
@@ -276,10 +276,7 @@ fn kind_of(name: &str) -> u32 {
         ".symtab" => elf::SHT_SYMTAB,
         ".dynsym" => elf::SHT_DYNSYM,
         ".strtab" | ".dynstr" => elf::SHT_STRTAB,
-        ".rela.plt" => elf::SHT_RELA,
-        ".gnu.version" => elf::SHT_GNU_VERSYM,
-        ".gnu.version_d" => elf::SHT_GNU_VERDEF,
-        ".gnu.version_r" => elf::SHT_GNU_VERNEED,
+        ".rela.plt" | ".rela.dyn" => elf::SHT_RELA,
         _ => elf::SHT_PROGBITS,
     }
 }

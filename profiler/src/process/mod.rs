@@ -9,6 +9,7 @@ mod copied_code;
 mod elf;
 mod elf_extract;
 mod elf_memory;
+mod elf_segments;
 #[cfg(test)]
 pub(crate) mod elf_testing;
 mod file;

@@ -165,8 +165,13 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                         counts.python_unnamed += 1;
                         counts.contested += 1;
                     }
-                    (FrameKind::Native | FrameKind::Interpreter, None) => counts.native_named += 1,
-                    (FrameKind::Native | FrameKind::Interpreter, Some(miss)) => {
+                    (FrameKind::Native | FrameKind::CLibrary | FrameKind::Interpreter, None) => {
+                        counts.native_named += 1
+                    }
+                    (
+                        FrameKind::Native | FrameKind::CLibrary | FrameKind::Interpreter,
+                        Some(miss),
+                    ) => {
                         counts.native_unnamed += 1;
                         match miss {
                             ResolveMiss::NotInTime => counts.native_late += 1,

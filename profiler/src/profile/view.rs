@@ -3,17 +3,23 @@
 use std::fmt;
 
 use super::{EndClass, ProcessName, Profile, Thread, aggregate::CountKey};
-use crate::model::{Frame, FrameKind, Pid};
+use crate::model::{Frame, FrameKind, Pid, ResolveMiss};
 
 /// A way to look at stacks that hold everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
-    /// Python functions, and the compiled function that the innermost of them is in. The interpreter's own functions
-    /// and the compiled code between two Python functions are folded away.
+    /// Python functions, and the functions of extension modules and other libraries that they call.
     ///
-    /// Code of other JIT compilers stays: it is a program's own code, or a Python function without a name. Of a stack
-    /// without Python frames (a worker thread of a native library, the start of the interpreter) all compiled code is
-    /// shown; of the interpreter's functions that call each other only the outermost, unless there are no Python
+    /// | frames | shown |
+    /// |---|---|
+    /// | Python, kernel, other JIT compilers | all: JIT code is a program's own code, or a Python function without a name |
+    /// | extension modules and libraries, below the outermost Python function | all, also between two Python functions: a Cython function that calls back into Python has the samples of its callees |
+    /// | the same, above it | none: a program that embeds Python, or what starts a thread |
+    /// | the interpreter | none: its work belongs to the function that it works for |
+    /// | the C library, dynamic loader, vDSO, replacements of `malloc` | the innermost function of the stack, if an extension or library below the innermost Python function called it; what the interpreter calls for itself is a part of it |
+    ///
+    /// Of a stack without Python frames (a worker thread of a native library, the start of the interpreter) all compiled
+    /// code is shown; of the interpreter's functions that call each other only the outermost, unless there are no Python
     /// frames of its process at all.
     #[default]
     Python,
@@ -154,19 +160,32 @@ fn fold(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize, has_python: b
             }
         }
         View::Python => {
+            let Some(outermost) = frames.iter().position(is_python) else {
+                return;
+            };
+            let innermost = frames.iter().rposition(is_python).unwrap_or(outermost);
             // The frame in which the process's own code was: kernel frames lie further in.
             let leaf = frames
                 .iter()
                 .rposition(|frame| kind(frame) != Some(FrameKind::Kernel));
-            let mut index = 0;
+            let called_by_extension = frames[innermost..]
+                .iter()
+                .any(|frame| matches!(kind(frame), Some(FrameKind::Native | FrameKind::Jit)));
+            let mut next = 0;
             frames.retain(|frame| {
+                let index = next;
+                next += 1;
                 let is_leaf = leaf == Some(index);
-                index += 1;
-                index <= roots
-                    || match kind(frame) {
-                        Some(FrameKind::Native) => is_leaf,
-                        Some(FrameKind::Interpreter) => false,
-                        _ => true,
+                let ViewFrame::Code(frame) = frame else {
+                    return true;
+                };
+                index < roots
+                    || match frame.kind {
+                        FrameKind::Python | FrameKind::Kernel | FrameKind::Jit => true,
+                        FrameKind::Native if frame.miss == Some(ResolveMiss::NoMapping) => is_leaf,
+                        FrameKind::Native => index > outermost,
+                        FrameKind::CLibrary => is_leaf && called_by_extension,
+                        FrameKind::Interpreter => false,
                     }
             });
         }
@@ -187,7 +206,7 @@ impl fmt::Display for View {
 mod tests {
     use super::*;
     use crate::{
-        model::{Location, ResolveMiss, StackEnd, Tid},
+        model::{Location, StackEnd, Tid},
         profile::testing::{Builder, frame, native, python, sample},
     };
 
@@ -239,20 +258,107 @@ mod tests {
         ]
     }
 
+    fn c_library(name: &str) -> Frame {
+        Frame {
+            kind: FrameKind::CLibrary,
+            ..native(name, "libc.so.6")
+        }
+    }
+
+    /// `main` calls `hot`, a compiled function that works on Python objects.
+    fn extension(inner: &[Frame]) -> Vec<Frame> {
+        let mut frames = vec![
+            c_library("__libc_start_main"),
+            native("embedding_main", "program"),
+            interpreter("Py_RunMain"),
+            python("main", "/m.py"),
+            interpreter("_PyEval_EvalFrameDefault"),
+            native("hot", "m.cpython-312.so"),
+        ];
+        frames.extend_from_slice(inner);
+        frames
+    }
+
     #[test]
-    fn the_python_view_shows_python_and_the_native_leaf() {
+    fn the_python_view_shows_python_and_the_libraries_it_calls() {
         assert_eq!(
             shown(View::Python, &typical()),
-            "main > work > dgemm_kernel"
+            "main > callback > work > cblas_dgemm > dgemm_kernel"
         );
     }
 
     #[test]
+    fn an_extension_is_shown_when_it_calls_the_interpreter_or_the_c_library() {
+        let cases: [(&[Frame], &str); 6] = [
+            (&[], "main > hot"),
+            (&[interpreter("PyDict_SetItem")], "main > hot"),
+            (&[c_library("memcpy")], "main > hot > memcpy"),
+            (
+                &[
+                    native("operator new", "libstdc++.so.6"),
+                    c_library("malloc"),
+                ],
+                "main > hot > operator new > malloc",
+            ),
+            (
+                &[interpreter("PyDict_New"), c_library("malloc")],
+                "main > hot > malloc",
+            ),
+            (
+                &[c_library("qsort"), native("compare", "m.cpython-312.so")],
+                "main > hot > compare",
+            ),
+        ];
+        for (inner, expected) in cases {
+            assert_eq!(shown(View::Python, &extension(inner)), expected);
+        }
+    }
+
+    #[test]
+    fn an_extension_between_two_python_functions_is_shown() {
+        let callback = [
+            interpreter("_PyObject_Call"),
+            interpreter("_PyEval_EvalFrameDefault"),
+            python("key", "/m.py"),
+            interpreter("PyLong_FromLong"),
+        ];
+        let stack = extension(&callback);
+        assert_eq!(shown(View::Python, &stack), "main > hot > key");
+        let in_the_allocator = [&stack[..], &[c_library("malloc")]].concat();
+        assert_eq!(shown(View::Python, &in_the_allocator), "main > hot > key");
+    }
+
+    #[test]
+    fn what_the_interpreter_calls_for_itself_is_shown_when_asked_for() {
+        let stack = [
+            python("main", "/m.py"),
+            interpreter("_PyObject_Malloc"),
+            c_library("malloc"),
+        ];
+        assert_eq!(shown(View::Python, &stack), "main");
+        assert_eq!(
+            shown(View::Mixed, &stack),
+            "main > _PyObject_Malloc > malloc"
+        );
+        let in_the_kernel = [&stack[..], &[frame(FrameKind::Kernel, "page_fault")]].concat();
+        assert_eq!(shown(View::Python, &in_the_kernel), "main > page_fault");
+        // A library, as of a module that is built into the interpreter.
+        let zlib = [&stack[..2], &[native("deflate", "libz.so.1")]].concat();
+        assert_eq!(shown(View::Python, &zlib), "main > deflate");
+    }
+
+    #[test]
     fn the_python_view_folds_the_interpreter_away_when_it_is_the_leaf() {
-        assert_eq!(shown(View::Python, &typical()[..8]), "main > work");
+        assert_eq!(
+            shown(View::Python, &typical()[..8]),
+            "main > callback > work"
+        );
         let mut in_the_allocator = typical();
         in_the_allocator.push(interpreter("_PyObject_Malloc"));
-        assert_eq!(shown(View::Python, &in_the_allocator), "main > work");
+        assert_eq!(
+            shown(View::Python, &in_the_allocator),
+            "main > callback > work > cblas_dgemm > dgemm_kernel"
+        );
     }
 
     #[test]

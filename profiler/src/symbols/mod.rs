@@ -12,6 +12,7 @@ mod contest;
 mod counts;
 mod cross_check;
 mod diagnosis;
+mod elf_names;
 mod kernel;
 mod locations;
 mod module;
@@ -29,6 +30,8 @@ pub mod worker;
 
 pub use cross_check::CrossCheck;
 pub use diagnosis::{MapState, NameFacts, diagnose};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use elf_names::ElfNames;
 pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
 pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};

@@ -182,6 +182,53 @@ fn what_has_no_name_is_shown_as_an_address_in_its_file() {
     );
 }
 
+#[test]
+fn jump_stubs_and_functions_without_symbols_are_one_frame_each() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/elf_names/");
+    let stripped = module(&Path::new(corpus).join("stripped"), ModuleKind::Library);
+    // In these files, addresses and offsets are the same.
+    for (at, name, miss) in [
+        (0x371, "ext2@plt", None),
+        (0x3b1, "stripped+0x3b0", Some(ResolveMiss::NoSymbol)),
+        (0x3e0, "stripped+0x3b0", Some(ResolveMiss::NoSymbol)),
+        (0x3e7, "visible", None),
+        (0x42c, "stripped+0x42c", Some(ResolveMiss::NoSymbol)),
+    ] {
+        for options in [NAMES_ONLY, EVERYTHING] {
+            let frame = resolve_one(options, &stripped, FileOffset(at))
+                .frames
+                .remove(0);
+            assert_eq!((&*frame.name, frame.miss), (name, miss), "{at:#x}");
+        }
+    }
+}
+
+/// The dynamic loader needs no section headers, and `sstrip` takes them away.
+#[test]
+fn a_file_without_section_headers_has_the_names_that_are_left() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/elf_names/");
+    let mut bytes = fs::read(format!("{corpus}stripped")).expect("read");
+    bytes[40..48].fill(0);
+    bytes[60..64].fill(0);
+    let file = tempfile::NamedTempFile::new().expect("temporary file");
+    fs::write(&file, &bytes).expect("write");
+    let stripped = module(file.path(), ModuleKind::Library);
+    let own = |at: &str| format!("{}+{at}", stripped.name);
+    for (at, name) in [
+        (0x371, "ext2@plt".to_owned()),
+        (0x39f, "by_cpu@plt".to_owned()),
+        (0x3b1, own("0x3b0")),
+        (0x3e7, "visible".to_owned()),
+        (0x42a, "calls".to_owned()),
+        (0x42c, own("0x42c")),
+    ] {
+        let frame = resolve_one(NAMES_ONLY, &stripped, FileOffset(at))
+            .frames
+            .remove(0);
+        assert_eq!(*frame.name, *name, "{at:#x}");
+    }
+}
+
 fn module_of_interpreter(path: &Path) -> Arc<Module> {
     module(path, ModuleKind::Interpreter)
 }

@@ -274,7 +274,7 @@ impl Resolver {
         }
         let kind = match mapping.path() {
             Some(path) if is_interpreter(path, python) => ModuleKind::Interpreter,
-            Some(_) => ModuleKind::Library,
+            Some(path) => ModuleKind::of_file(&file_name(path)),
             None => ModuleKind::Vdso,
         };
         if self.modules.len() >= self.modules_max {

@@ -23,6 +23,7 @@ pub(super) const TESTS: &[Test] = &[
         stripped,
     ),
     ("an_interpreter_whose_file_was_deleted_is_unwound", deleted),
+    ("extensions_are_shown_with_all_they_call", extension),
 ];
 
 /// Our shared object is such code, and stands in every stack.
@@ -221,5 +222,52 @@ fn deleted(python: &Python) -> Verdict {
     let target = copied.start();
     fs::remove_file(&copied.file).unwrap();
     assert_chain(&record(target.pid(), &OFTEN));
+    Ok(())
+}
+
+/// The default view, on a stripped library that works on Python objects.
+fn extension(python: &Python) -> Verdict {
+    let files = scratch();
+    let library = files.path().join("libextension.so");
+    compile("extension.c", &["-shared", "-fPIC", "-s"], &library)?;
+    let mut command = python.perf();
+    let target = Running::start(command.arg(script("extension")).arg(&library));
+    let options = ["-F", "1999", "-d", "3", "--view", "python"];
+    let recording = record(target.pid(), &options);
+    recording.assert_done(ENOUGH);
+
+    let after = |stack: &super::recording::Stack, name: &str| -> Vec<String> {
+        let is_it = |frame: &String| frame.starts_with(&format!("py::{name}:"));
+        let at = stack.frames.iter().position(is_it);
+        at.map_or_else(Vec::new, |at| stack.frames[at + 1..].to_vec())
+    };
+    let is_fill = |frame: &&String| frame.starts_with("libextension.so+0x");
+    let mut starts = std::collections::BTreeSet::new();
+    let (mut called, mut in_hot, mut called_back, mut through) = (0, 0, 0, 0);
+    for stack in recording.whole() {
+        let inner = after(stack, "calls_hot");
+        if !inner.is_empty() {
+            called += stack.count;
+            in_hot += u64::from(inner.iter().any(|frame| frame == "hot")) * stack.count;
+            starts.extend(inner.iter().filter(is_fill).cloned());
+        }
+        let inner = after(stack, "calls_with_callback");
+        if let Some(at) = inner.iter().position(|it| it.starts_with("py::callback:")) {
+            called_back += stack.count;
+            let is_there = inner[..at].iter().any(|frame| frame == "with_callback");
+            through += u64::from(is_there) * stack.count;
+            assert_eq!(inner.len(), at + 1, "a loop calls nothing: {stack:?}");
+        }
+    }
+    note(format!(
+        "{in_hot} of {called} in `hot`, {through} of {called_back} through `with_callback`"
+    ));
+    assert!(called > 100 && called_back > 100, "{}", recording.report);
+    assert!(
+        in_hot as f64 >= 0.98 * called as f64,
+        "{in_hot} of {called}"
+    );
+    assert_eq!(through, called_back);
+    assert_eq!(starts.len(), 1, "one function, one name: {starts:?}");
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use super::{
     demangle::demangled,
-    lookup::{DebugSections, Names},
-    protocol::{Answer, FRAMES_MAX, NAME_BYTES_MAX, PLACES_MAX, Request},
+    lookup::{DebugSections, SymbolFile},
+    protocol::{Answer, FRAMES_MAX, NAME_BYTES_MAX, PLACES_MAX, Part, Request},
 };
 
 /// Bytes that debug information may have when it is decompressed.
@@ -36,12 +36,12 @@ pub(crate) fn symbol_process(data: &[u8]) {
             assert!(places.len() <= PLACES_MAX);
         }
     }
-    if let Some(names) = Names::read(data) {
-        for at in (0..64).map(|step| step * data.len() as u64 / 16) {
-            if let Some(name) = names.at(at) {
-                assert!(demangled(&name).len() <= NAME_BYTES_MAX);
-            }
-        }
+    let mut file = SymbolFile::default();
+    file.add_symbols(Part::Own, data);
+    for at in (0..64).map(|step| step * data.len() as u64 / 16) {
+        let found = file.find(at, false);
+        let mut names = found.frames.iter().map(|frame| frame.name.len());
+        assert!(names.all(|length| length <= NAME_BYTES_MAX));
     }
     let _ = DebugSections::read(data, DEBUG_BYTES_MAX);
     let name = String::from_utf8_lossy(&data[..data.len().min(1 << 14)]);

@@ -3,19 +3,24 @@
 //! Everything works on bytes in memory. The libraries that take part (addr2line, gimli, object) are compiled without
 //! the parts of them that open files, so that no content of a file can make them open another one.
 
-use std::{borrow::Cow, io::Read as _};
+use std::{borrow::Cow, cell::OnceCell, io::Read as _};
 
 use addr2line::Context;
 use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
 use object::{
     Endianness, elf,
-    read::elf::{FileHeader as _, SectionHeader as _, Sym as _},
+    read::elf::{FileHeader as _, SectionHeader as _},
 };
+
+use crate::{model::Svma, symbols::elf_names::ElfNames};
 
 use super::{
     demangle::demangled,
     protocol::{FRAMES_MAX, Found, FoundPlace, NAME_BYTES_MAX, Part},
 };
+
+/// Behind the name of the function that a jump stub leads to.
+const STUB_MARK: &str = "@plt";
 
 type Header = elf::FileHeader64<Endianness>;
 type Reader<'b> = EndianSlice<'b, LittleEndian>;
@@ -23,20 +28,22 @@ type Reader<'b> = EndianSlice<'b, LittleEndian>;
 /// A file with all that was sent of it.
 #[derive(Default)]
 pub(super) struct SymbolFile<'b> {
-    own: Option<Names<'b>>,
-    separate: Option<Names<'b>>,
+    own: Option<&'b [u8]>,
+    separate: Option<&'b [u8]>,
+    /// Made of both when the first address is looked up.
+    names: OnceCell<Option<ElfNames<'b>>>,
     debug: Option<Context<Reader<'b>>>,
 }
 
 impl<'b> SymbolFile<'b> {
     /// Adds the symbols in an ELF file.
     pub(super) fn add_symbols(&mut self, part: Part, image: &'b [u8]) {
-        let names = Names::read(image);
         match part {
-            Part::Own => self.own = names,
-            Part::Separate => self.separate = names,
-            Part::DebugInfo => {}
+            Part::Own => self.own = Some(image),
+            Part::Separate => self.separate = Some(image),
+            Part::DebugInfo => return,
         }
+        self.names = OnceCell::new();
     }
 
     /// Adds debug information.
@@ -44,36 +51,39 @@ impl<'b> SymbolFile<'b> {
         self.debug = sections.context();
     }
 
-    /// What is known of an address.
+    /// What is known of an address. Debug information knows of inlined calls, files and lines; which function it is, and
+    /// where that begins, is known better by [`ElfNames`], if it has a name.
     pub(super) fn find(&self, at: u64, with_debug_info: bool) -> FoundPlace {
-        let inlined = match &self.debug {
-            Some(context) if with_debug_info => frames_of(context, at),
-            _ => None,
-        };
-        let symbol = || {
-            let tables = [self.separate.as_ref(), self.own.as_ref()];
-            let name = tables
-                .into_iter()
-                .flatten()
-                .find_map(|names| names.at(at))?;
-            Some(demangled(&name))
-        };
-        let frames = match inlined {
-            Some(mut frames) => {
-                // The function itself may be described without a name, or only by its lines.
-                if let Some(outermost) = frames.last_mut()
-                    && outermost.name.is_empty()
-                {
-                    outermost.name = symbol().unwrap_or_default();
-                }
-                frames.retain(|frame| !frame.name.is_empty());
-                frames
+        let names = self.names.get_or_init(|| {
+            let own = self.own.or(self.separate)?;
+            ElfNames::read(own, self.separate).ok()
+        });
+        let symbol = names.as_ref().and_then(|names| names.look_up(Svma(at)));
+        // A jump stub is the linker's: nothing else describes it.
+        let is_stub = symbol.is_some_and(|symbol| symbol.is_stub);
+        let mut frames = match &self.debug {
+            Some(context) if with_debug_info && !is_stub => {
+                frames_of(context, at).unwrap_or_default()
             }
-            None => symbol().into_iter().map(named).collect(),
+            _ => Vec::new(),
         };
+        if let Some(name) = symbol.and_then(|symbol| symbol.name) {
+            let mut name = demangled(&String::from_utf8_lossy(name));
+            if is_stub {
+                name.truncate(name.floor_char_boundary(NAME_BYTES_MAX - STUB_MARK.len()));
+                name.push_str(STUB_MARK);
+            }
+            match frames.last_mut() {
+                Some(outermost) => outermost.name = name,
+                None => frames.push(named(name)),
+            }
+        }
+        // A function may be described by its lines alone.
+        frames.retain(|frame| !frame.name.is_empty());
+        let start = symbol.map(|symbol| symbol.start.0);
         FoundPlace {
+            start: start.filter(|_| frames.is_empty()),
             frames,
-            start: None,
         }
     }
 }
@@ -111,88 +121,6 @@ fn frames_of(context: &Context<Reader<'_>>, at: u64) -> Option<Vec<Found>> {
         frames.push(found);
     }
     (!frames.is_empty()).then_some(frames)
-}
-
-/// The functions of an ELF file by address.
-pub(super) struct Names<'b> {
-    /// Sorted by address.
-    functions: Vec<Function>,
-    tables: Vec<object::read::elf::SymbolTable<'b, Header>>,
-}
-
-#[derive(Clone, Copy)]
-struct Function {
-    begin: u64,
-    end: u64,
-    table: u32,
-    symbol: u32,
-}
-
-/// Functions before an address that are looked at for one that reaches it: those in between lie within it.
-const NESTED_MAX: usize = 16;
-
-impl<'b> Names<'b> {
-    /// Reads the symbol tables; `None`: it is no ELF file.
-    pub(super) fn read(image: &'b [u8]) -> Option<Self> {
-        let header = Header::parse(image).ok()?;
-        let endian = header.endian().ok()?;
-        let sections = header.sections(endian, image).ok()?;
-        let (mut tables, mut functions) = (Vec::new(), Vec::new());
-        for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
-            let Ok(table) = sections.symbols(endian, image, kind) else {
-                continue;
-            };
-            for (index, symbol) in table.enumerate() {
-                let begin = symbol.st_value(endian);
-                let is_code = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
-                if !is_code || symbol.st_shndx(endian) == elf::SHN_UNDEF {
-                    continue;
-                }
-                // No function goes on past its section.
-                let section = sections.section(index_of(symbol.st_shndx(endian))).ok();
-                let limit = section.map_or(u64::MAX, |section| {
-                    let begin = section.sh_addr(endian);
-                    begin.saturating_add(section.sh_size(endian))
-                });
-                functions.push(Function {
-                    begin,
-                    end: begin.saturating_add(symbol.st_size(endian)).min(limit),
-                    table: tables.len() as u32,
-                    symbol: index.0 as u32,
-                });
-            }
-            tables.push(table);
-        }
-        functions.sort_unstable_by_key(|it| (it.begin, it.table, std::cmp::Reverse(it.end)));
-        Some(Self { functions, tables })
-    }
-
-    /// The symbol that covers an address, as it is in the file.
-    pub(super) fn at(&self, at: u64) -> Option<Cow<'b, str>> {
-        let after = self.functions.partition_point(|it| it.begin <= at);
-        let nearest = self.functions[..after].iter().rev().take(NESTED_MAX);
-        // One without a size is a label: it names what follows as far as the next one.
-        let mut found = nearest.filter(|it| at < it.end || it.begin == it.end && it.begin == at);
-        let function = found.next()?;
-        // Of several symbols that begin there, the first one of the first table.
-        let same = self.functions[..after]
-            .iter()
-            .rev()
-            .take_while(|it| it.begin == function.begin)
-            .filter(|it| at < it.end)
-            .last()
-            .unwrap_or(function);
-        let table = self.tables.get(same.table as usize)?;
-        let symbol = table
-            .symbol(object::SymbolIndex(same.symbol as usize))
-            .ok()?;
-        let name = table.symbol_name(Endianness::Little, symbol).ok()?;
-        (!name.is_empty()).then(|| String::from_utf8_lossy(name))
-    }
-}
-
-fn index_of(number: u16) -> object::SectionIndex {
-    object::SectionIndex(usize::from(number))
 }
 
 /// The sections of DWARF that are used, decompressed.

@@ -14,22 +14,33 @@ fn program(functions: &[(&str, u64, u64)]) -> Vec<u8> {
     }
     let mut text = TestSection::new(".text", elf::SHT_NOBITS, vec![0; 0x1000]);
     text.address = 0x1000;
+    text.flags = u64::from(elf::SHF_ALLOC | elf::SHF_EXECINSTR);
     let mut table = TestSection::new(".symtab", SHT_SYMTAB, symbols);
     table.link = 3;
     let strings = TestSection::new(".strtab", SHT_STRTAB, strings);
     elf_of(&[text, table, strings], None)
 }
 
+fn names_of(image: &[u8]) -> SymbolFile<'_> {
+    let mut file = SymbolFile::default();
+    file.add_symbols(Part::Own, image);
+    file
+}
+
+fn name_at(file: &SymbolFile<'_>, at: u64) -> Option<String> {
+    file.find(at, false).frames.pop().map(|frame| frame.name)
+}
+
 #[test]
 fn a_function_is_named_within_its_size_and_its_section_only() {
     let image = program(&[("f", 0x1000, 16), ("last", 0x1ff0, 0x1_0000)]);
-    let names = Names::read(&image).expect("an ELF file");
-    assert_eq!(names.at(0x1000).as_deref(), Some("f"));
-    assert_eq!(names.at(0x100f).as_deref(), Some("f"));
-    assert_eq!(names.at(0x1010), None);
-    assert_eq!(names.at(0x1fff).as_deref(), Some("last"));
-    assert_eq!(names.at(0x2000), None, "past its section");
-    assert_eq!(names.at(u64::MAX), None);
+    let names = names_of(&image);
+    assert_eq!(name_at(&names, 0x1000).as_deref(), Some("f"));
+    assert_eq!(name_at(&names, 0x100f).as_deref(), Some("f"));
+    assert_eq!(name_at(&names, 0x1010), None);
+    assert_eq!(name_at(&names, 0x1fff).as_deref(), Some("last"));
+    assert_eq!(name_at(&names, 0x2000), None, "past its section");
+    assert_eq!(name_at(&names, u64::MAX), None);
 }
 
 #[test]
@@ -39,20 +50,18 @@ fn symbols_that_overlap_cost_no_more_than_others() {
         .collect();
     let functions = [&[("outer", 0x1000, 0x800)][..], &many].concat();
     let image = program(&functions);
-    let names = Names::read(&image).expect("an ELF file");
-    assert_eq!(names.at(0x1000).as_deref(), Some("outer"));
-    assert_eq!(names.at(0x1100).as_deref(), Some("inner"));
+    let names = names_of(&image);
+    assert_eq!(name_at(&names, 0x1000).as_deref(), Some("outer"));
+    assert_eq!(name_at(&names, 0x1100).as_deref(), Some("inner"));
 }
 
 #[test]
 fn what_is_no_elf_file_has_no_names() {
-    assert!(Names::read(b"").is_none());
-    assert!(Names::read(&[0x7f; 4096]).is_none());
+    assert_eq!(name_at(&names_of(b""), 0x1000), None);
+    assert_eq!(name_at(&names_of(&[0x7f; 4096]), 0x1000), None);
     let image = program(&[("f", 0x1000, 16)]);
     for length in (0..image.len()).step_by(7) {
-        if let Some(names) = Names::read(&image[..length]) {
-            let _ = names.at(0x1000);
-        }
+        let _ = name_at(&names_of(&image[..length]), 0x1000);
     }
 }
 
