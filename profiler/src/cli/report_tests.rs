@@ -11,9 +11,7 @@ use crate::{
         EndClass, Profile, Quality,
         testing::{Builder, python},
     },
-    session::{
-        Limit, PythonSource, SampledEvent, StopReason, TargetSummary, Throttling, Unsampled,
-    },
+    session::{PythonSource, SampledEvent, StopReason, TargetSummary, Throttling, Unsampled},
     symbols::{CrossCheck, NameDiagnosis},
 };
 
