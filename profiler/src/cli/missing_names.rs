@@ -1,5 +1,7 @@
 //! What the report says of compiled functions whose names could not be had, and why.
 
+use std::fmt::Write as _;
+
 use super::text::{counted, grouped, percent};
 use crate::profile::Quality;
 
@@ -47,7 +49,8 @@ pub(super) fn native(quality: &Quality) -> Option<String> {
     );
     if symbol_processes_lost > 0 {
         let times = counted(symbol_processes_lost, "time");
-        line.push_str(&format!("; the symbol process was lost {times}"));
+        // Writing to a `String` cannot fail.
+        let _ = write!(line, "; the symbol process was lost {times}");
     }
     Some(line)
 }

@@ -102,6 +102,7 @@ fn frames_of_the_interpreter_are_judged_by_what_is_known_of_it() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn each_thing_is_judged_by_itself() {
     use State::{Limited, Ok};
     type Change = fn(&mut Patient);

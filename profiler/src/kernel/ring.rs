@@ -49,12 +49,11 @@ impl SampleRing {
     /// A sample borrows a buffer that is used again for the next one.
     pub fn drain(&mut self, mut each: impl FnMut(RingRecord<'_>) -> bool) -> bool {
         while let Some(item) = self.ring.next() {
-            let wants_more = match parse(&item, &mut self.words) {
-                Some(record) => each(record),
-                None => {
-                    self.malformed += 1;
-                    true
-                }
+            let wants_more = if let Some(record) = parse(&item, &mut self.words) {
+                each(record)
+            } else {
+                self.malformed += 1;
+                true
             };
             if !wants_more {
                 return true;

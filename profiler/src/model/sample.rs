@@ -3,6 +3,10 @@
 use super::{Avma, KtimeNs, Pid, PythonEnd, StackEnd, ThreadName, Tid};
 
 /// One sample, borrowed from the ring buffer.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the record"
+)]
 #[derive(Clone, Debug)]
 pub struct RawSample<'a> {
     /// When it was taken.

@@ -1,5 +1,7 @@
 //! Copies of code in living processes: a Python replaces a library's code.
 
+#![expect(clippy::print_stderr, reason = "a skipped test says why")]
+
 use super::*;
 use crate::process::{
     Target, file_name, inspect,

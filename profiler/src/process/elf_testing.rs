@@ -32,7 +32,7 @@ pub(crate) fn elf_of(sections: &[TestSection], segment: Option<(u64, u64)>) -> V
     let mut headers = vec![0_u8; 64];
     let strings = TestSection::new(".shstrtab", object::elf::SHT_STRTAB, Vec::new());
     for section in sections.iter().chain([&strings]) {
-        while bytes.len() % 8 != 0 {
+        while !bytes.len().is_multiple_of(8) {
             bytes.push(0);
         }
         let name = names.len() as u32;

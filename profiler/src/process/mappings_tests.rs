@@ -49,7 +49,7 @@ fn keeps_executable_mappings_only() {
             kind: file(b"/usr/local/lib/libpython3.12.so.1.0", false),
             device: (0xfe, 0),
             inode: 902,
-            head: None,
+            head: Some(Avma(0x7f1c_1700_0000)),
             copy: CodeCopy::None,
         }
     );

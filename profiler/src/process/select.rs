@@ -1,6 +1,7 @@
 //! Which processes are to be recorded: those of given pids, all Pythons, those of a control group or a container.
 
 use std::{
+    fmt::Write as _,
     fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -316,15 +317,13 @@ fn listed(groups: &[NamedGroup]) -> String {
     const SHOWN: usize = 3;
     let mut text = String::new();
     for (at, NamedGroup { path, owner }) in groups.iter().take(SHOWN).enumerate() {
-        text.push_str(&format!(
-            "\n  {}",
-            path.display().to_string().escape_debug()
-        ));
+        // Writing to a `String` cannot fail.
+        let _ = write!(text, "\n  {}", path.display().to_string().escape_debug());
         if let Some(uid) = owner {
-            text.push_str(&format!(" of user {uid}"));
+            let _ = write!(text, " of user {uid}");
         }
         if at == SHOWN - 1 && groups.len() > SHOWN {
-            text.push_str(&format!(", and {} more", groups.len() - SHOWN));
+            let _ = write!(text, ", and {} more", groups.len() - SHOWN);
         }
     }
     text

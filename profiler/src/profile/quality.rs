@@ -166,7 +166,7 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                         counts.contested += 1;
                     }
                     (FrameKind::Native | FrameKind::CLibrary | FrameKind::Interpreter, None) => {
-                        counts.native_named += 1
+                        counts.native_named += 1;
                     }
                     (
                         FrameKind::Native | FrameKind::CLibrary | FrameKind::Interpreter,

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     BpfStats, Limit, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary,
+    TargetSummary,
     ended::Finished,
     ending::{CODE_WAITS, MAPS_WORK, RING_WORK},
     limits,
@@ -21,6 +22,7 @@ use crate::{
 
 /// How long names may take to arrive after the recording.
 const NAMES_PATIENCE: Duration = Duration::from_secs(10);
+
 impl Session {
     /// Stops sampling, works off what is waiting, and adds up.
     pub(super) fn finish(
@@ -86,16 +88,7 @@ impl Session {
         profile.quality.ring_full = counters.ring_full;
         profile.quality.not_kept += malformed + built.walks_abandoned + discarded;
         profile.quality.finished_in_user_space = self.finished_in_user_space;
-        for target in &targets {
-            // Of a process that ran several programs, the one with the most samples comes first.
-            profile
-                .process_names
-                .entry(target.pid)
-                .or_insert_with(|| ProcessName {
-                    label: target.label.clone(),
-                    command: target.command.clone(),
-                });
-        }
+        name_processes(&mut profile, &targets);
         if has_hidden_kernel_names(&profile) {
             remarks.push(Remark::KernelNamesHidden);
         }
@@ -193,6 +186,19 @@ impl Session {
             verified_instructions: stats.verified_instructions,
             first_sample: self.first_sample,
         }
+    }
+}
+
+/// Of a process that ran several programs, the one with the most samples comes first.
+fn name_processes(profile: &mut Profile, targets: &[TargetSummary]) {
+    for target in targets {
+        profile
+            .process_names
+            .entry(target.pid)
+            .or_insert_with(|| ProcessName {
+                label: target.label.clone(),
+                command: target.command.clone(),
+            });
     }
 }
 

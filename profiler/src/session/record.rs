@@ -154,6 +154,10 @@ fn readable<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
 }
 
 /// Everything that a recording holds.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they do not depend on one another"
+)]
 pub(super) struct Session {
     pub(super) targets: Targets,
     pub(super) kernel: KernelSide,

@@ -390,14 +390,13 @@ impl Worker {
             .find(number, &images, with_debug_info, &addresses, full.min(left));
         match asked {
             Ok(Answer::Found(found)) => Ok(found),
-            Ok(Answer::Unusable) => Err(Lost::Miss(ResolveMiss::SymbolsTooCostly)),
             Err(Failure::NoProcess) => Err(Lost::Miss(ResolveMiss::NoSymbolProcess)),
             Err(Failure::TooLong) if left < full => Err(Lost::Miss(ResolveMiss::NotInTime)),
             Err(failure) if failure.is_of_memory() && may_be_others => {
                 self.files[file].was_asked_again = true;
                 Err(Lost::Again)
             }
-            Err(_) => Err(Lost::Miss(ResolveMiss::SymbolsTooCostly)),
+            Ok(Answer::Unusable) | Err(_) => Err(Lost::Miss(ResolveMiss::SymbolsTooCostly)),
         }
     }
 

@@ -211,20 +211,18 @@ impl PythonCodes {
     }
 
     fn request(&mut self, mut keys: Vec<Key>, reader: &mut PatientReader, timeout: Duration) {
-        let reading = match self.outstanding.take() {
-            Some(reading) => reading,
-            None => {
-                let room = CODES_AT_ONCE.saturating_sub(keys.len());
-                keys.truncate(CODES_AT_ONCE);
-                keys.extend(self.waiting.keys().take(room).copied());
-                let (pid, memory) = (self.pid, self.memory.clone());
-                let parents = self.parents_memory.clone();
-                let interpreter = Arc::clone(&self.interpreter);
-                match reader.begin(move || read(pid, memory, parents.as_ref(), &interpreter, &keys))
-                {
-                    Some(reading) => reading,
-                    None => return,
-                }
+        let reading = if let Some(reading) = self.outstanding.take() {
+            reading
+        } else {
+            let room = CODES_AT_ONCE.saturating_sub(keys.len());
+            keys.truncate(CODES_AT_ONCE);
+            keys.extend(self.waiting.keys().take(room).copied());
+            let (pid, memory) = (self.pid, self.memory.clone());
+            let parents = self.parents_memory.clone();
+            let interpreter = Arc::clone(&self.interpreter);
+            match reader.begin(move || read(pid, memory, parents.as_ref(), &interpreter, &keys)) {
+                Some(reading) => reading,
+                None => return,
             }
         };
         let began = Instant::now();
@@ -262,7 +260,7 @@ impl PythonCodes {
                     tracing::trace!("code object {:#x} of pid {}: {miss:?}", key.0, self.pid);
                     let unknown = || unknown_frame(reason(miss));
                     self.ready
-                        .extend(waiting.into_iter().map(|(_, id)| (id, unknown())));
+                        .extend(waiting.into_values().map(|id| (id, unknown())));
                     self.missed.insert(key, miss);
                     continue;
                 }

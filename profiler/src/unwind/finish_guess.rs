@@ -61,7 +61,7 @@ impl<C: Fn(Avma) -> Option<CodeBytes>> Guess<'_, C> {
                 None => {}
             }
         }
-        if frame.bp % 8 != 0 || frame.bp.wrapping_sub(frame.sp) >= JIT_FRAME_BYTES_MAX {
+        if !frame.bp.is_multiple_of(8) || frame.bp.wrapping_sub(frame.sp) >= JIT_FRAME_BYTES_MAX {
             return None;
         }
         let callers = self.stack.word(frame.bp)?;

@@ -237,13 +237,14 @@ fn frames_that_may_be_another_greenlets_are_not_shown() {
     let merged = |sample: &RawSample<'_>, has_greenlets| {
         let mut stack = UnwoundStack::empty();
         merge(sample, ImageId(0), has_greenlets, &mut stack);
-        (stack.user.len(), stack.end)
+        let is_python = |frame: &UserFrame| matches!(frame, UserFrame::Python(_));
+        (stack.user.iter().any(is_python), stack.end)
     };
     let not_code = StackEnd::PythonPart(PythonEnd::NotCode);
-    assert_eq!(merged(&sample, true), (1, not_code));
-    assert_eq!(merged(&sample, false).0, 2);
+    assert_eq!(merged(&sample, true), (false, not_code));
+    assert!(merged(&sample, false).0);
     sample.python_is_unconfirmed = false;
-    assert_eq!(merged(&sample, true).0, 2);
+    assert!(merged(&sample, true).0);
 }
 
 #[test]

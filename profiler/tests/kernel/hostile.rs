@@ -80,7 +80,7 @@ const SAMPLES_MIN: u64 = 50;
 const RECORDED: Duration = Duration::from_secs(3);
 const HONEST_WORK: Duration = Duration::from_millis(500);
 /// A recording that has not ended by then never will.
-const WATCHDOG: Duration = Duration::from_secs(600);
+const WATCHDOG: Duration = Duration::from_mins(10);
 
 /// A recording of two processes.
 struct Attack {

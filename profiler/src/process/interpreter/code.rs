@@ -513,7 +513,7 @@ mod tests {
         assert_eq!(code.name.chars().count(), NAME_CHARS_MAX);
         assert_eq!(code.file.chars().count(), FILE_CHARS_MAX);
         assert!(code.heap_bytes() < 7000);
-        let wide = text_object(4, false, &[0x2_0000; 8192]);
+        let wide = text_object(4, false, &vec![0x2_0000; 8192]);
         memory.put(NAME, &wide);
         memory.put(FILE, &wide);
         let code = read(&memory).unwrap();

@@ -278,8 +278,9 @@ mod tests {
         let table = [0x80 | 11 << 3].repeat(3 * LINE_TABLE_BYTES_MAX);
         let map = LineMap::decode(LineTableKind::Locations, 0, &table);
         assert!(map.heap_bytes() <= 8 * (LINE_TABLE_BYTES_MAX + 1));
-        assert_eq!(map.line_at(2 * (1 << 20) - 1), Some(1 << 20));
-        assert_eq!(map.line_at(2 * (1 << 20)), None);
+        let entries = LINE_TABLE_BYTES_MAX as i32;
+        assert_eq!(map.line_at(2 * entries - 1), Some(entries as u32));
+        assert_eq!(map.line_at(2 * entries), None);
     }
 
     #[test]

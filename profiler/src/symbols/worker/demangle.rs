@@ -101,9 +101,12 @@ mod tests {
             let digit = char::from_digit((level - 1) % 36, 36)
                 .unwrap()
                 .to_ascii_uppercase();
-            let high = if level - 1 >= 36 { "1" } else { "" };
+            let high = if level > 36 { "1" } else { "" };
             let this = format!("S{high}{digit}_");
-            name.push_str(&format!("S_I{this}{this}E"));
+            name.push_str("S_I");
+            name.push_str(&this);
+            name.push_str(&this);
+            name.push('E');
         }
         let shown = demangled(&name);
         assert!(shown.len() <= NAME_BYTES_MAX, "{}", shown.len());
@@ -118,7 +121,9 @@ mod tests {
         for _ in 0..60 {
             let at = name.len() - 2;
             let back = base62(last);
-            name.push_str(&format!("TB{back}B{back}E"));
+            for part in ["TB", &back, "B", &back, "E"] {
+                name.push_str(part);
+            }
             last = at + 2;
         }
         name.push('E');

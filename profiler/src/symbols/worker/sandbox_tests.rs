@@ -1,5 +1,10 @@
 //! These run in a process of their own, which is this test program once more: nobody comes back from a sandbox.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "the test reads what its own copy prints"
+)]
+
 use std::{fs::File, net::TcpListener, process::Command, thread};
 
 use super::*;
