@@ -38,6 +38,14 @@ impl Functions {
         let mut sorted =
             section.map_or_else(Vec::new, |section| read(section.bytes, section.range.start));
         code.sort_unstable_by_key(|range| range.start);
+        // Of a file without section headers, a segment is code, and the stubs within it are a section.
+        code.dedup_by(|next, before| {
+            let is_joined = next.start <= before.end;
+            if is_joined {
+                before.end = before.end.max(next.end);
+            }
+            is_joined
+        });
         sorted.retain(|&(start, _)| {
             let behind = code.partition_point(|range| range.start <= start);
             behind > 0 && code[behind - 1].contains(&start)
