@@ -223,7 +223,8 @@ impl Said {
     fn check(&self, live: &Live) {
         let code = self.read(live);
         let code = code.unwrap_or_else(|miss| panic!("{miss:?}: {}", self.name));
-        assert_eq!(*code.name, self.name);
+        let (read, said) = (code.name.len(), self.name.len());
+        assert!(*code.name == self.name, "{read} bytes for {said}");
         assert_eq!(*code.file, self.file, "{}", self.name);
         assert_eq!(code.first_line, self.first_line, "{}", self.name);
         for (unit, line) in self.lines.iter().enumerate() {
@@ -240,9 +241,16 @@ fn address_of(hex: &str) -> u64 {
     u64::from_str_radix(digits, 16).expect("an address")
 }
 
+/// The beginning of a text of more than `chars_max` characters, or of 4 KiB, with a mark for the rest.
 fn cut(text: &str, chars_max: usize) -> String {
-    if text.chars().count() <= chars_max {
-        return text.to_owned();
+    const BYTES_MAX: usize = 4096;
+    let kept: String = text.chars().take(chars_max).collect();
+    if kept.len() > BYTES_MAX {
+        let end = kept.floor_char_boundary(BYTES_MAX - '…'.len_utf8());
+        return format!("{}…", &kept[..end]);
+    }
+    if kept.len() == text.len() {
+        return kept;
     }
     text.chars().take(chars_max - 1).chain(['…']).collect()
 }
