@@ -164,8 +164,10 @@ fn ended_while_it_writes(signals: &[Signal], code: i32, said: &str) {
     let fifo = directory.path().join("fifo");
     let mode = Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
-    let mut profiler = Command::new(env!("CARGO_BIN_EXE_pyprof-bpf"));
+    // These tests may run where SIGHUP is ignored, as under `nohup`, which the profiler leaves as it is.
+    let mut profiler = Command::new("env");
     profiler
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_pyprof-bpf")])
         .args([
             "--pid",
             &target.pid(),
@@ -180,7 +182,7 @@ fn ended_while_it_writes(signals: &[Signal], code: i32, said: &str) {
         .current_dir(directory.path())
         .stdin(Stdio::null())
         .stderr(Stdio::piped());
-    let profiler = profiler.spawn().unwrap();
+    let mut profiler = profiler.spawn().unwrap();
     let pid = Pid::from_child(&profiler);
     // It writes once the events it samples with have come and gone.
     for is_sampling in [true, false] {
@@ -195,6 +197,12 @@ fn ended_while_it_writes(signals: &[Signal], code: i32, said: &str) {
     for signal in signals {
         kill_process(pid, *signal).unwrap();
         sleep(Duration::from_millis(200));
+    }
+    while profiler.try_wait().unwrap().is_none() {
+        if began.elapsed() > PATIENCE {
+            profiler.kill().unwrap();
+        }
+        sleep(Duration::from_millis(20));
     }
     let output = profiler.wait_with_output().unwrap();
     let text = stderr(&output);
