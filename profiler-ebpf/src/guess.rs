@@ -16,6 +16,13 @@ use crate::{
 
 /// Words of the stack in which the caller of code without unwind information is looked for.
 const GUESS_WORDS: u64 = 8;
+/// The same above a stack pointer that the code has kept in a register: six saved registers and as many variables come
+/// first in the kernels of OpenBLAS.
+const GUESS_WORDS_KEPT: u64 = 16;
+/// Code that has room on the stack for vectors rounds its stack pointer down to this, or to more.
+const ROUNDED_TO: u64 = 64;
+/// The DWARF number of `rbx`.
+const RBX: usize = 3;
 /// A frame of generated code is not larger than this.
 const JIT_FRAME_BYTES_MAX: u64 = 64 * 1024;
 /// What a frame that was left by its frame pointer says of the other callee-saved registers: nothing.
@@ -57,6 +64,37 @@ pub(crate) extern "C" fn guess_caller(slot: u32) -> u32 {
                 state.bp = callers;
             }
             return go_to(state, place, word);
+        }
+    }
+    0
+}
+
+/// For an interrupted frame without unwind information that has rounded its stack pointer down, and keeps the one from
+/// before in `rbx` (`dgemm_kernel_HASWELL` of OpenBLAS 0.3): takes the first word above that one that is a return
+/// address, and marks the sample. Returns 0 when there is none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn guess_by_kept_stack_pointer(slot: u32) -> u32 {
+    let Some(pointer) = maps::state() else {
+        return 0;
+    };
+    // SAFETY: this CPU's map value.
+    let state = unsafe { &mut *pointer };
+    let Some(mappings) = PROCESS_MAPPINGS.get(slot) else {
+        return 0;
+    };
+    let kept = state.leaf_registers[RBX];
+    let room = kept.wrapping_sub(state.sp);
+    if state.sp % ROUNDED_TO != 0 || kept % 8 != 0 || room == 0 || room >= JIT_FRAME_BYTES_MAX {
+        return 0;
+    }
+    for n in 0..GUESS_WORDS_KEPT {
+        let place = kept.wrapping_add(8 * n);
+        let Ok(word) = read(place) else {
+            return 0;
+        };
+        if is_return_address(mappings, word) {
+            return leave(state, place, word);
         }
     }
     0

@@ -17,7 +17,7 @@ use profiler_common::{
 };
 
 use crate::{
-    guess::{by_frame_pointer, guess_caller},
+    guess::{by_frame_pointer, guess_by_kept_stack_pointer, guess_caller},
     maps::{
         self, PAGES, PROCESS_MAPPINGS, RECENT_FRAMES, ROWS, RULES, Recent, State, WINDOW_WORDS,
     },
@@ -244,7 +244,7 @@ fn find(pointer: *mut State, mappings: &ProcessMappings, at: u64, slot: u32) -> 
     if let Some(rule) = trampoline::sigreturn_at(state.ip) {
         return Ok(Rule::of(&rule));
     }
-    if leaf && guess_caller(slot) != 0 {
+    if leaf && (guess_caller(slot) != 0 || guess_by_kept_stack_pointer(slot) != 0) {
         return Err(1);
     }
     if reason as u16 == StackEnd::NoRule as u16 && by_frame_pointer(slot) != 0 {

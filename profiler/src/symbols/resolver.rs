@@ -537,7 +537,8 @@ impl Resolver {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let finished = self.native.finish(Duration::ZERO);
+        let left = until.saturating_duration_since(Instant::now());
+        let finished = self.native.finish(left);
         for (id, location) in finished.answers {
             self.locations.name(id, location);
         }

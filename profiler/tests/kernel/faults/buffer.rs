@@ -43,7 +43,7 @@ fn too_small(python: &Python) -> Verdict {
     let lost = recording.assert_all_accounted_for();
     assert!(lost > 0, "nothing was lost: this shows nothing");
     assert!(
-        recording.report.contains("ring buffer full"),
+        recording.report.contains("sample buffer was full"),
         "{}",
         recording.report
     );
