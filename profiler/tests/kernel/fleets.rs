@@ -12,10 +12,7 @@ use super::{
 /// Of the newest Python only: they take their time.
 pub(super) const LONG_TESTS: &[Test] = &[
     ("two_hundred_processes_all_have_python_frames", by_pid),
-    (
-        "six_hundred_children_all_have_python_frames_and_too_few_lists_are_reported",
-        followed,
-    ),
+    ("six_hundred_children_all_have_python_frames", followed),
     (
         "a_process_beside_huge_files_is_sampled_and_named",
         huge_files,
@@ -81,10 +78,14 @@ fn by_pid(python: &Python) -> Verdict {
 }
 
 fn followed(python: &Python) -> Verdict {
-    // One for the parent, a quarter of that, and 512 for others (`SLOTS_SPARE_OF_TREES`).
-    const LISTS: usize = 513;
+    const CHILDREN: &str = "600";
+    /// Some may not get a sample on a busy machine.
+    const SAMPLED: u64 = 513;
     let mut command = python.plain();
-    let command = command.args(["-S", "-E"]).arg(script("fleet")).arg("600");
+    let command = command
+        .args(["-S", "-E"])
+        .arg(script("fleet"))
+        .arg(CHILDREN);
     let mut parent = Running::start(command);
     let mut command = from_interpreters();
     command.args(["--subprocesses", "--pid", &parent.pid().to_string()]);
@@ -93,7 +94,7 @@ fn followed(python: &Python) -> Verdict {
     assert_eq!(parent.line(), "made");
     let recording = recorder.end();
     drop(parent);
-    recording.assert_done(LISTS as u64);
+    recording.assert_done(SAMPLED);
     let processes = by_process(&recording, "hot");
     let working = processes.iter().filter(|(_, (_, hot))| *hot > 0);
     let working = working.count();
@@ -105,11 +106,12 @@ fn followed(python: &Python) -> Verdict {
     assert!(working * 10 >= processes.len() * 9, "{}", recording.report);
     let named = recording.share(|stack| !stack.python().is_empty());
     assert!(named > 0.9, "{named}: {}", recording.report);
-    // Most have been sampled: then there were not enough lists, and the report says so.
-    if processes.len() > LISTS + 40 {
-        let said = "had lists of mappings for (513)";
-        assert!(recording.report.contains(said), "{}", recording.report);
-    }
+    // Forked children have their parent's list of mappings: one is enough for all of them.
+    assert!(
+        !recording.report.contains("lists of mappings"),
+        "{}",
+        recording.report
+    );
     Ok(())
 }
 

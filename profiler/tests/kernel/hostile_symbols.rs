@@ -197,10 +197,7 @@ fn beside_honest(python: &Python, programs: &mut [Command]) -> Outcome {
             signal(profiler, rustix::process::Signal::INT);
             told = Some(Instant::now());
         }
-        assert!(
-            begun.elapsed() < Duration::from_mins(5),
-            "it does not end"
-        );
+        assert!(begun.elapsed() < Duration::from_mins(5), "it does not end");
         std::thread::sleep(Duration::from_millis(10));
     }
     let end = told.map_or(Duration::ZERO, |told| told.elapsed());
