@@ -19,8 +19,9 @@ const GUESS_WORDS: u64 = 8;
 /// The same above a stack pointer that the code has kept in a register: six saved registers and as many variables come
 /// first in the kernels of OpenBLAS.
 const GUESS_WORDS_KEPT: u64 = 16;
-/// Code that has room on the stack for vectors rounds its stack pointer down to this, or to more.
-const ROUNDED_TO: u64 = 64;
+/// Code that puts pieces of matrices on the stack rounds its stack pointer down to this, or to more. Few others have such
+/// a stack pointer.
+const ROUNDED_TO: u64 = 1024;
 /// The DWARF number of `rbx`.
 const RBX: usize = 3;
 /// A frame of generated code is not larger than this.
@@ -71,7 +72,8 @@ pub(crate) extern "C" fn guess_caller(slot: u32) -> u32 {
 
 /// For an interrupted frame without unwind information that has rounded its stack pointer down, and keeps the one from
 /// before in `rbx` (`dgemm_kernel_HASWELL` of OpenBLAS 0.3): takes the first word above that one that is a return
-/// address, and marks the sample. Returns 0 when there is none.
+/// address, and marks the sample. Returns 0 when there is none. What lies at the stack pointer itself may be left over from
+/// earlier calls, so this comes before [`guess_caller`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn guess_by_kept_stack_pointer(slot: u32) -> u32 {

@@ -244,7 +244,7 @@ fn find(pointer: *mut State, mappings: &ProcessMappings, at: u64, slot: u32) -> 
     if let Some(rule) = trampoline::sigreturn_at(state.ip) {
         return Ok(Rule::of(&rule));
     }
-    if leaf && (guess_caller(slot) != 0 || guess_by_kept_stack_pointer(slot) != 0) {
+    if leaf && (guess_by_kept_stack_pointer(slot) != 0 || guess_caller(slot) != 0) {
         return Err(1);
     }
     if reason as u16 == StackEnd::NoRule as u16 && by_frame_pointer(slot) != 0 {
