@@ -164,10 +164,8 @@ fn ended_while_it_writes(signals: &[Signal], code: i32, said: &str) {
     let fifo = directory.path().join("fifo");
     let mode = Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
-    // These tests may run where SIGHUP is ignored, as under `nohup`, which the profiler leaves as it is.
-    let mut profiler = Command::new("env");
+    let mut profiler = Command::new(env!("CARGO_BIN_EXE_pyprof-bpf"));
     profiler
-        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_pyprof-bpf")])
         .args([
             "--pid",
             &target.pid(),

@@ -37,8 +37,13 @@ pub(crate) fn supervised(tests: impl FnOnce() -> ExitCode) -> ExitCode {
         return tests();
     }
     set_child_subreaper(Some(getpid())).expect("any process may");
-    let mut command = Command::new(env::current_exe().expect("own path"));
-    command.args(env::args_os().skip(1));
+    // Where the tests run in the background of a script, or under `nohup`, these signals are ignored, and would be by all
+    // that a test starts. `env` is of the GNU core utilities, 8.31 or later.
+    let mut command = Command::new("env");
+    command
+        .arg("--default-signal=HUP,INT,QUIT")
+        .arg(env::current_exe().expect("own path"))
+        .args(env::args_os().skip(1));
     command.env(SUPERVISOR, getpid().as_raw_nonzero().to_string());
     let child = command.stdin(Stdio::inherit()).spawn();
     let child = Pid::from_child(&child.expect("this program starts"));
