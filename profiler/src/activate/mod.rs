@@ -31,7 +31,7 @@ mod stopped;
 mod unused;
 
 use std::{
-    fmt,
+    fmt, io,
     path::PathBuf,
     thread::sleep,
     time::{Duration, Instant},
@@ -62,6 +62,8 @@ const UNREAD_PATIENCE: Duration = Duration::from_secs(5);
 const WITHDRAW_GRACE: Duration = Duration::from_millis(20);
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How long a process without memory may take to exit.
+const EXIT_TIME: Duration = Duration::from_secs(5);
 /// Time between two reminders.
 const REMIND_EVERY: Duration = Duration::from_millis(100);
 
@@ -128,11 +130,32 @@ impl Ready {
     /// Needs the right to trace it (CAP_SYS_PTRACE, or the same user), and CAP_SETUID and CAP_SETGID where it is another
     /// user's.
     pub fn check(order: Order) -> Result<Self, ActivateError> {
+        let target = Target::check(order.pid)?;
+        let checked = Self::check_running(order, &target);
+        let (mappings, memory, found) = checked.map_err(|error| {
+            if has_ended(&target) {
+                ActivateError::Gone { pid: order.pid }
+            } else {
+                error
+            }
+        })?;
+        Ok(Self {
+            order,
+            target,
+            mappings,
+            memory,
+            found,
+        })
+    }
+
+    fn check_running(
+        order: Order,
+        target: &Target,
+    ) -> Result<(Vec<Mapping>, ProcessMemory, Found), ActivateError> {
         let pid = order.pid;
-        let target = Target::check(pid)?;
         let gone = |_| ActivateError::Gone { pid };
         let mappings = read_executable_mappings(pid).map_err(gone)?.mappings;
-        let python = inspect(&target, &mappings);
+        let python = inspect(target, &mappings);
         let version = python.version.ok_or(ActivateError::NotPython { pid })?;
         if version < SINCE {
             return Err(ActivateError::TooOld { pid, version });
@@ -161,13 +184,7 @@ impl Ready {
                 switch,
             });
         }
-        Ok(Self {
-            order,
-            target,
-            mappings,
-            memory,
-            found,
-        })
+        Ok((mappings, memory, found))
     }
 
     /// It takes no requests: a call is going to be put into its memory.
@@ -197,7 +214,7 @@ impl Ready {
             // What the process itself answered.
             ActivateError::Failed { .. } | ActivateError::Faulty { .. } => error,
             // Whatever could not be done, it is because the process has ended.
-            _ if !self.target.is_alive() => ActivateError::Gone {
+            _ if has_ended(&self.target) => ActivateError::Gone {
                 pid: self.order.pid,
             },
             _ => error,
@@ -272,7 +289,7 @@ impl Ready {
         }
     }
 
-    fn no_place(&self, source: std::io::Error) -> ActivateError {
+    fn no_place(&self, source: io::Error) -> ActivateError {
         let path = self.target.perf_map_directory();
         ActivateError::NoPlace { path, source }
     }
@@ -400,6 +417,23 @@ impl Ready {
             ActivateError::Gone { pid }
         }
     }
+}
+
+/// The process has exited, or is exiting: a process gives up its memory before its exit can be seen (`exit_mm` and
+/// `exit_notify` in `do_exit`, kernel/exit.c, Linux 6.18).
+fn has_ended(target: &Target) -> bool {
+    let begun = Instant::now();
+    while target.is_alive() {
+        let has_memory = match read_executable_mappings(target.pid) {
+            Ok(parsed) => !parsed.mappings.is_empty(),
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        };
+        if has_memory || begun.elapsed() > EXIT_TIME {
+            return false;
+        }
+        sleep(LOOK_EVERY);
+    }
+    true
 }
 
 /// Why there is no answer.
