@@ -7,6 +7,7 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use object::elf;
 
+use super::bytes::{u16_at, u32_at, u64_at};
 use super::elf_extract::CopyOf;
 use super::elf_segments::sections_of_segments;
 use crate::model::{Avma, FileOffset, Svma};
@@ -396,27 +397,6 @@ pub(super) fn read(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>>
 
 pub(super) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
-}
-
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(array_at(bytes, at))
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(array_at(bytes, at))
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(array_at(bytes, at))
-}
-
-/// The bytes at a place that the caller knows to exist; zeros past the end, so that a mistake is no panic.
-fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes
-        .get(at..)
-        .and_then(|rest| rest.first_chunk())
-        .copied()
-        .unwrap_or([0; N])
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Sections are chosen by name out of two fixed lists, whatever kind their headers claim, and get the kind that belongs
 //! to that name. No section that leads to another file (`.gnu_debuglink`, `.gnu_debugaltlink`, `.debug_sup`, DWARF's
-//! split units) is in a list, so that whoever parses the copy cannot learn of a path to open.
+//! split units) is in a list, so that the parser of the copy cannot learn of a path to open.
 
 use std::{
     fs::File,
@@ -234,7 +234,7 @@ impl ElfCopy<'_> {
         self.bytes
     }
 
-    /// Writes exactly so many bytes. What cannot be read any more, because the file has become shorter, is zeros.
+    /// Writes exactly the given number of bytes. What cannot be read any more, because the file has become shorter, is zeros.
     pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         let mut at = HEADER_BYTES;
         out.write_all(&self.header)?;

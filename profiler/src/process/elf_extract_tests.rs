@@ -151,7 +151,7 @@ fn too_many_symbols_are_no_copy_and_other_sections_are_left_out() {
     assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
 }
 
-/// Its reader was told how long it is.
+/// Its length was announced to its reader.
 #[test]
 fn a_file_that_becomes_shorter_gives_a_copy_of_the_same_length() {
     let names = TestSection::new(".strtab", SHT_STRTAB, vec![b'x'; 3 << 20]);

@@ -25,7 +25,8 @@ use rustix::fs::MemfdFlags;
 
 use self::copy::Writer;
 use super::{
-    elf::{invalid, u16_at, u32_at, u64_at},
+    bytes::{u16_at, u32_at, u64_at},
+    elf::invalid,
     file::{FileIdentity, MappedFile},
     interpreter::ReadMemory,
 };
@@ -197,8 +198,8 @@ impl<'m> Loaded<'m> {
             let entry = entries.find(|entry| u64_at(entry, 0) == tag.cast_unsigned())?;
             Some(u64_at(entry, 8))
         };
-        // glibc puts addresses in memory in their place (`elf_get_dynamic_info`, elf/get-dynamic-info.h, 2.36); musl, and
-        // whoever runs a program that is not relocated, leave them as they are.
+        // glibc replaces them by addresses in memory (`elf_get_dynamic_info`, elf/get-dynamic-info.h, 2.36); musl leaves
+        // them as they are, and so do emulators of programs that are not relocated.
         let stated = |value: u64| {
             let is_stated = |at: u64| self.segment_of(at).is_some();
             let relative = value.wrapping_sub(self.bias);

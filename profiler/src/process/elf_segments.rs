@@ -5,7 +5,10 @@ use std::{fs::File, ops::Range};
 
 use object::elf;
 
-use super::elf::{Section, read, u32_at, u64_at};
+use super::{
+    bytes::{u32_at, u64_at},
+    elf::{Section, read},
+};
 
 /// Entries of the dynamic section that are read, of 16 bytes.
 const DYNAMIC_ENTRIES_MAX: u64 = 4096;

@@ -139,7 +139,7 @@ fn is_frozen(group: &Path) -> Option<()> {
     is_frozen.then_some(())
 }
 
-/// This very group was told to freeze.
+/// This group itself is asked to freeze.
 fn is_switched(group: &Path) -> bool {
     [FREEZE, SELF_FREEZING]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Files that cannot be opened, as processes have them loaded: read once, and kept for whoever asks next.
+//! Files that cannot be opened, as processes have them loaded: read once, and kept for the next caller.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use crate::model::{Avma, Pid};
 /// Bytes of all copies together. They are memory of the system for as long as we run. A usual Python has some 20 MiB.
 const COPIES_BYTES_MAX: u64 = 128 << 20;
 
-/// Files that are remembered; of more than so many, all are read anew.
+/// Files that are remembered; beyond this number, all are read anew.
 const FILES_MAX: usize = 4096;
 
 /// A process's memory is waited for so long, once for each file: it may be on a slow file system. What takes longer is

@@ -1,5 +1,6 @@
 //! Facts about targets: what they are, what is mapped in them, what Python they run.
 
+mod bytes;
 mod cgroup;
 mod children;
 mod clock;
@@ -34,6 +35,7 @@ mod target;
 mod tree;
 mod vdso;
 
+pub(crate) use bytes::{u16_at, u32_at, u64_at};
 pub use children::Children;
 pub use clock::{file_time_at, now_monotonic, now_since_boot};
 pub use container::{Container, ContainerIdError, NamedGroup};

@@ -11,7 +11,8 @@ use object::elf;
 
 use super::{Dynamic, Loaded, Part, Program, SYMBOL_BYTES};
 use crate::process::{
-    elf::{invalid, u16_at, u32_at, u64_at},
+    bytes::{u16_at, u32_at, u64_at},
+    elf::invalid,
     file::FILE_BYTES_MAX,
 };
 

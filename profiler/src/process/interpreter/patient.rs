@@ -66,7 +66,7 @@ impl Default for PatientReader {
 }
 
 impl<R> Reading<R> {
-    /// Waits for its result, so long at most. While samples wait, [`PatientReader::wait`] is the way to wait.
+    /// Waits for its result, at most for the given time. While samples wait, [`PatientReader::wait`] is the way to wait.
     pub fn wait(&self, timeout: Duration) -> Progress<R> {
         match self.0.recv_timeout(timeout) {
             Ok(result) => Progress::Done(result),

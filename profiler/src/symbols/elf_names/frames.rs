@@ -7,10 +7,8 @@ use gimli::{
 };
 use rustc_hash::FxHashMap;
 
-use super::{
-    Section,
-    input::{u32_at, u64_at},
-};
+use super::Section;
+use crate::process::{u32_at, u64_at};
 
 /// Most functions of one file, 16 bytes each. The largest libraries in use have some 600,000.
 const FUNCTIONS_MAX: usize = 2 << 20;

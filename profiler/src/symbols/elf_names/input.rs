@@ -5,6 +5,7 @@ use std::{borrow::Cow, ops::Range};
 use object::elf;
 
 use super::ElfNamesError;
+use crate::process::{u16_at, u32_at, u64_at};
 
 /// Most section headers that are read; linked files have some dozens.
 const SECTIONS_MAX: usize = 4096;
@@ -100,7 +101,7 @@ fn section_name(names: &[u8], at: usize) -> &[u8] {
         .map_or(&[], |end| &rest[..end])
 }
 
-/// So many bytes at an offset; none if the file does not have them all.
+/// `length` bytes at an offset; none if the file does not have them all.
 fn part(file: &[u8], offset: u64, length: u64) -> &[u8] {
     let range = usize::try_from(offset)
         .ok()
@@ -142,7 +143,7 @@ impl<'f> Strings<'f> {
         }
     }
 
-    /// At most so many of the first bytes of a name.
+    /// The first bytes of a name, at most `bytes_max`.
     pub(super) fn start_of(&self, name: NameRef, bytes_max: usize) -> &[u8] {
         let table = self.tables.get(usize::from(name.table));
         let rest = table
@@ -162,25 +163,4 @@ impl NameRef {
     pub(super) const fn new(table: u8, offset: u32) -> Self {
         Self { table, offset }
     }
-}
-
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(array_at(bytes, at))
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(array_at(bytes, at))
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(array_at(bytes, at))
-}
-
-/// The bytes at a place; zeros past the end, so that a mistake is no panic.
-fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes
-        .get(at..)
-        .and_then(|rest| rest.first_chunk())
-        .copied()
-        .unwrap_or([0; N])
 }

@@ -8,12 +8,8 @@ use std::ops::Range;
 
 use object::elf;
 
-use super::{
-    Section,
-    input::{NameRef, u16_at, u32_at, u64_at},
-    is_stub_section,
-    symbols::Dynamic,
-};
+use super::{Section, input::NameRef, is_stub_section, symbols::Dynamic};
+use crate::process::{u16_at, u32_at, u64_at};
 
 /// Most relocations of slots that are kept of a file. The largest libraries have some 30,000.
 const RELOCATIONS_MAX: usize = 1 << 18;
@@ -182,7 +178,7 @@ fn stub_bytes(section: &Section<'_>) -> u64 {
 enum Jump {
     /// From the slot at this address.
     Slot(u64),
-    /// From the slot of the relocation with this number, which the dynamic loader is told.
+    /// From the slot of the relocation with this number, which is passed to the dynamic loader.
     Number(u32),
 }
 

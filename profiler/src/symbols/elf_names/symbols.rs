@@ -6,8 +6,9 @@ use object::elf;
 
 use super::{
     Section,
-    input::{NameRef, Strings, u16_at, u32_at, u64_at},
+    input::{NameRef, Strings},
 };
+use crate::process::{u16_at, u32_at, u64_at};
 
 /// Most symbols of code that are kept of a file. The largest libraries have some 500,000.
 const SYMBOLS_MAX: usize = 1 << 20;
