@@ -193,7 +193,8 @@ impl Resolver {
         })
     }
 
-    /// How many of so many mappings of a program are to be followed: there is memory for so many of all processes.
+    /// How many of the `wanted` mappings of a program are to be followed: the memory for the mappings of all processes is
+    /// bounded.
     pub fn room_for_mappings(&mut self, image: ImageId, wanted: usize) -> usize {
         let process = self.processes.get_mut(&image);
         process.map_or(wanted, |process| process.room_for_mappings(wanted))
@@ -590,4 +591,43 @@ fn is_interpreter(path: &Path, python: &PythonInfo) -> bool {
         .interpreter_files
         .iter()
         .any(|file| Path::new(file) == path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::read_executable_mappings;
+
+    #[inline(never)]
+    fn is_sampled_last(n: u64) -> u64 {
+        std::hint::black_box(n).wrapping_mul(5)
+    }
+
+    #[test]
+    fn what_is_asked_for_last_gets_its_name() {
+        let pid = Pid(std::process::id());
+        let image = ImageId(1);
+        let target = Target::check(pid).expect("runs");
+        let mappings = read_executable_mappings(pid).expect("maps").mappings;
+        let mut resolver = Resolver::start(SymbolProcess::start()).expect("starts");
+        resolver.add_process(image, &target, PythonInfo::unknown());
+        while !resolver.update(image, &mappings, PythonInfo::unknown(), None) {}
+        let at = Avma(is_sampled_last as *const () as u64);
+        let stack = UnwoundStack {
+            pid,
+            image,
+            user: vec![UserFrame::Native(CodeAddress::Leaf(at))],
+            ..UnwoundStack::empty()
+        };
+        let mut resolved = ResolvedStack::empty();
+        resolver.resolve(&stack, &mut resolved);
+        let location = resolved.locations[0];
+        // Nothing was handed over yet: the symbol process has not even been started.
+        let named = resolver.finish(Duration::from_mins(1));
+        let names = named.locations.frames(location);
+        assert!(
+            names.iter().any(|it| it.name.contains("is_sampled_last")),
+            "{names:?}"
+        );
+    }
 }
