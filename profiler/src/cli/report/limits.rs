@@ -18,8 +18,8 @@ pub(super) fn sentence(limit: &Limit) -> String {
             processes: count,
             room,
         } => format!(
-            "stacks of {} were finished from copies of 16 KiB, deeper ones are cut short: more ran at a time than the \
-             kernel had lists of mappings for ({}); {fewer}",
+            "stacks of {} were finished from copies of 16 KiB, which ends deeper ones early: the {} lists of mappings in \
+             the kernel were all in use; {fewer}",
             processes(count),
             grouped(u64::from(room))
         ),
