@@ -113,7 +113,10 @@ impl Prepared {
                 Err(source) => {
                     let is_over = !source.is_about_the_place() || stop.load(Ordering::Relaxed);
                     let found = (!is_over)
-                        .then(|| refuges().find_map(|it| keep(&rendered, &it, format, owner, stop)))
+                        .then(|| {
+                            fallback_directories()
+                                .find_map(|it| keep(&rendered, &it, format, owner, stop))
+                        })
                         .flatten();
                     stored.files.extend(found.clone().map(|it| (it, format)));
                     stored.failures.push(Misplaced { source, found });
@@ -146,7 +149,7 @@ fn write_to(
     ))
 }
 
-/// Writes until it is told to stop, and so many bytes at most.
+/// Writes until `stop` is set, and at most a number of bytes.
 struct Bounded<'w> {
     out: &'w mut dyn Write,
     room: u64,
@@ -171,7 +174,7 @@ impl Write for Bounded<'_> {
 }
 
 /// Directories for a result whose own place is gone or full.
-fn refuges() -> impl Iterator<Item = PathBuf> {
+fn fallback_directories() -> impl Iterator<Item = PathBuf> {
     let usual = ["/var/tmp", "/tmp"].map(PathBuf::from);
     let here = env::current_dir().ok();
     std::iter::once(env::temp_dir()).chain(usual).chain(here)
@@ -182,7 +185,7 @@ const MEMORY_BYTES_MAX: u64 = 16 << 20;
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` (include/uapi/linux/magic.h).
 const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Writes it to a new file in a refuge.
+/// Writes it to a new file in a fallback directory.
 fn keep(
     rendered: &Rendered,
     directory: &Path,

@@ -334,7 +334,7 @@ async fn sample(
         bpf_stats: settings.bpf_stats,
         ring_bytes: settings.ring_bytes,
     };
-    // As a task, so that a panic in it is told as an error.
+    // As a task, so that a panic in it is reported as an error.
     let recording = tokio::spawn(session::record(wanted, symbols, stop, progress));
     Ok(recording.await.context("the recording was cut short")??)
 }

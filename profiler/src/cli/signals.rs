@@ -157,7 +157,7 @@ fn exit_later() {
     });
 }
 
-/// How far the result has got, for whoever waits for signals, and whether writing is to stop.
+/// How far the result has got, for the task that waits for signals, and whether writing is to stop.
 #[derive(Debug, Default)]
 pub(crate) struct Writing {
     begun: AtomicBool,

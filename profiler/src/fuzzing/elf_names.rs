@@ -1,4 +1,4 @@
-//! A small ELF file with a module's symbols, as whoever names functions gets it.
+//! A small ELF file with a module's symbols, as the code that names functions gets it.
 //!
 //! Input: the file, which may have any section.
 

@@ -46,12 +46,13 @@ const SLOTS_SPARE: u32 = 64;
 const SLOTS_SPARE_OF_TREES: u32 = 512;
 /// 80 MiB.
 const SLOTS_MAX: u32 = 4096;
-/// Processes at a time: at least so many, and twice as many as there are at the beginning. An entry takes 64 bytes.
+/// Processes at a time, at least; the table has room for twice as many as there are at the beginning. An entry takes 64
+/// bytes.
 const PROCESSES_MIN: u32 = 4096;
 const PROCESSES_MAX: u32 = 65_536;
 /// Places for layouts besides one for each process: a layout that nobody has any more rests before it is replaced.
 const LAYOUTS_SPARE: u32 = 1024;
-/// Threads whose states are remembered: at least so many, and eight of each process. An entry takes 80 bytes.
+/// Threads whose states are remembered, at least; the table has room for eight of each process. An entry takes 80 bytes.
 const THREADS_MIN: u32 = 16_384;
 const THREADS_PER_TARGET: u32 = 8;
 const THREADS_MAX: u32 = 131_072;
@@ -91,7 +92,7 @@ pub struct Following {
 const CHUNKS_MAX: u64 = 2048;
 
 impl MapSizes {
-    /// For so many processes whose executable files have so many bytes of text, with as much again for what they will load.
+    /// For `targets` processes whose executable files have `bytes` bytes of text, with as much again for what they will load.
     pub fn for_targets(targets: usize, bytes: u64, following: Following) -> Self {
         let targets = u32::try_from(targets).unwrap_or(u32::MAX);
         let spare = if following == Following::default() {

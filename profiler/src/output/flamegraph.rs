@@ -35,7 +35,7 @@ const FONT_SIZE: usize = 12;
 const FRAME_HEIGHT: usize = 17;
 const BACKGROUND: [u8; 3] = [255, 255, 255];
 
-/// Frames of a picture. Chromium takes 1.2 s of CPU time to open one with so many, and 0.16 ms more for each further
+/// Frames of a picture. Chromium takes 1.2 s of CPU time to open a picture with this number, and 0.16 ms more for each further
 /// frame: minutes for half a million.
 const FRAMES_MAX: u64 = 5_000;
 /// Bytes of all frames of a picture.

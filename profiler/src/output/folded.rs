@@ -55,7 +55,7 @@ pub(super) fn render(profile: &Profile, options: &OutputOptions) -> (Lines, Shor
     render_within(profile, options, FILE_BYTES_MAX)
 }
 
-/// The same for a file of so many bytes.
+/// The same for a file of the given size in bytes.
 pub(super) fn render_within(
     profile: &Profile,
     options: &OutputOptions,

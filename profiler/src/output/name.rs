@@ -66,7 +66,7 @@ pub(super) fn frame(text: &str) -> String {
     frame
 }
 
-/// At most so many bytes of clean text, which has `…` for its middle where it is longer.
+/// Clean text of at most the given number of bytes, which has `…` for its middle where it is longer.
 pub(super) fn without_middle(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();

@@ -72,7 +72,7 @@ pub(super) struct Cut {
     /// Wider frames are kept, and of this width those below `depth`.
     width: u64,
     depth: usize,
-    /// Of that width and that depth so many.
+    /// Number of frames that are kept of exactly that width and depth.
     ties: u64,
     min_width: u64,
 }
@@ -131,7 +131,7 @@ impl Cut {
         cut
     }
 
-    /// Keeps so many frames, of those counted by their width, the widest first.
+    /// Keeps the given number of frames, of those counted by their width, the widest first.
     fn of_widest(stacks: &[Stack], widths: &[(u64, u64)], kept: u64, min_width: u64) -> Self {
         let mut room = kept;
         for &(width, frames) in widths {
@@ -148,7 +148,7 @@ impl Cut {
         }
     }
 
-    /// Keeps so many frames of this width, and all wider ones.
+    /// Keeps the given number of frames of this width, and all wider ones.
     fn within(stacks: &[Stack], width: u64, mut room: u64, min_width: u64) -> Self {
         let mut depths: Vec<u64> = Vec::new();
         walk(stacks, |path, node, _| {
@@ -309,7 +309,7 @@ mod tests {
         counts.into_iter().collect()
     }
 
-    /// What is left, as lines: `1 2 = 7` or, with so many frames for which one stands, `1 2 …3 = 7`.
+    /// What is left, as lines: `1 2 = 7` or, with the number of frames that one frame stands for, `1 2 …3 = 7`.
     fn left(stacks: &[Stack], room: &Room) -> (Vec<String>, Extent) {
         let cut = Cut::new(stacks, room, SIZES);
         let mut lines = Vec::new();

@@ -282,7 +282,7 @@ fn a_file_of_folded_stacks_is_bounded_and_has_all_samples() {
         .collect();
     let in_them = folded_samples(&merged.join("\n")) as f64;
     assert!((in_them / 2000.0 - shortened.merged_share).abs() < 1e-9);
-    // Whoever reads it makes the same of it as of the whole file, as far as it goes.
+    // A reader understands it as the first part of the whole file.
     for line in text.lines().filter(|it| !it.contains("[merged]")) {
         let stack = line.rsplit_once(' ').expect("a count").0;
         assert!(whole.contains(stack), "{stack}");

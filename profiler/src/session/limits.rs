@@ -8,44 +8,44 @@ use crate::{
 /// A table that was full, or time that was used up: how much was left out because of it. The report has a sentence for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many processes did not become targets: there was no room for more at a time.
+    /// Number of processes that did not become targets: there was no room for more at a time.
     Processes {
         /// How many were left out.
         left_out: u64,
         /// How many there is room for.
         room: u32,
     },
-    /// For so many processes there was no list of mappings in the kernel: their stacks were finished in user space.
+    /// Number of processes without a list of mappings in the kernel: their stacks were finished in user space.
     Lists {
         /// How many processes.
         processes: u64,
         /// How many lists there are.
         room: u32,
     },
-    /// For so many processes the kernel had no room for their interpreter's layout: their Python frames were not read.
+    /// Number of processes for whose interpreter's layout the kernel had no room: their Python frames were not read.
     Layouts(u64),
-    /// So many samples found no room to remember their thread's state: it is looked for in each sample.
+    /// Number of samples that found no room to remember their thread's state: it is looked for in each sample.
     Threads {
         /// How many samples.
         samples: u64,
         /// How many threads there is room for.
         room: u32,
     },
-    /// So many files have no unwind rows, because the table of rows is full.
+    /// Number of files without unwind rows, because the table of rows is full.
     Rows(u64),
     /// The same, because the table of pages is full.
     Pages(u64),
     /// The same, because the table of rules is full.
     Rules(u64),
-    /// So many files have more unwind rows than are kept of one file.
+    /// Number of files with more unwind rows than are kept of one file.
     FilesCut(u64),
-    /// So many files have no unwind rows, because making them took more time than their process may use.
+    /// Number of files without unwind rows, because making them took more time than their process may use.
     FilesLate(u64),
-    /// A process has so many mappings more than the kernel side can search.
+    /// Number of mappings of a process beyond those that the kernel side can search.
     Mappings(u64),
-    /// So many processes had not been examined when the recording ended.
+    /// Number of processes that had not been examined when the recording ended.
     NotExamined(u64),
-    /// So many samples were taken of processes before these were examined.
+    /// Number of samples that were taken of processes before these were examined.
     SamplesBefore(u64),
 }
 

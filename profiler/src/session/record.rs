@@ -45,13 +45,13 @@ const TURN_OF_STARTING: Duration = Duration::from_millis(2);
 const DRAIN_MAX: usize = 16_384;
 /// The same in time: how long a record takes is up to the target.
 const DRAIN_TIME: Duration = Duration::from_millis(50);
-/// So many records are drained before the clock is looked at.
+/// Records that are drained between two looks at the clock.
 const DRAIN_STEP: usize = 8;
 /// Unfinished walks that wait for a turn, up to 40 KiB each: no more records are drained before they were sent on.
 const UNFINISHED_MAX: usize = 256;
 /// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
 const SLOW_TURNS: u32 = 5;
-/// Reading large perf maps takes so long at most before sampling begins.
+/// Longest time for reading large perf maps before sampling begins.
 const MAPS_PATIENCE: Duration = Duration::from_secs(2);
 /// After telling how far it is, the session rests from that for so many times as long as it took.
 const TELL_REST: u32 = 200;

@@ -59,7 +59,7 @@ pub async fn record(
     };
     match finished {
         Ok(recording) => recording,
-        // It has panicked, and so does whoever waits for it.
+        // It has panicked, and so does the thread that waits for it.
         Err(_) => match thread.join() {
             Err(panic) => resume_unwind(panic),
             Ok(()) => unreachable!("a thread that ends sends its result"),

@@ -1,7 +1,7 @@
 //! When a recording is to end: seen at once, also in the middle of a long piece of work.
 //!
 //! A recording has a thread of its own ([`record`](super::record())), on which it works without ever giving way to
-//! others. Whoever asks it to stop does so from another thread, by a value that each long piece of work looks at.
+//! others. Another thread asks it to stop, by a value that each long piece of work looks at.
 
 use std::{
     sync::{

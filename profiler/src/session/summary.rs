@@ -89,7 +89,7 @@ pub enum Remark {
     CannotFollow,
     /// So many events of processes were lost.
     EventsLost(u64),
-    /// This process used CPU time and has too few samples for it, as so many others.
+    /// This process used CPU time and has too few samples for it, and so have this number of others.
     Undersampled {
         /// The process.
         pid: Pid,
@@ -100,7 +100,7 @@ pub enum Remark {
         /// Other such processes.
         others: u64,
     },
-    /// No thread of this process can run, nor of so many others.
+    /// No thread of this process can run, nor of this number of others.
     Halted {
         /// The process.
         pid: Pid,

@@ -61,7 +61,7 @@ pub(super) struct Locations {
     /// Those of frames that had their names, by the hash of the frame; in the place of one that is taken by another frame
     /// with the same hash, by the next number.
     frames: FxHashMap<u64, LocationId>,
-    /// Not to be foreseen by whoever chooses names.
+    /// Random, so that a target that chooses names cannot predict it.
     hasher: RandomState,
     /// Python frames whose names come later, or never.
     waiting_python: Vec<LocationId>,

@@ -27,16 +27,16 @@ use crate::{
 /// program that makes ever new code would otherwise fill our memory. They are forgotten, too, when there is no memory left
 /// of what all processes share ([`Budgets::codes`]).
 const CODES_MAX: usize = 1 << 16;
-/// What is read of a process with one request: so many code objects at most, and no more after so many bytes of names and
-/// line tables, or so much CPU time. What is left is read with the next requests.
+/// Bounds of what is read of a process with one request: code objects, bytes of names and line tables, CPU time. What is
+/// left is read with the next requests.
 const CODES_AT_ONCE: usize = 1024;
 const BYTES_AT_ONCE: usize = 4 << 20;
 const WORK_AT_ONCE: Duration = Duration::from_millis(10);
-/// Samples wait so long at most for the code objects of one of them: some microseconds each. What takes longer gets its
+/// Longest wait of samples for the code objects of one of them: some microseconds each. What takes longer gets its
 /// names when they come. All processes together wait no longer than
 /// [`WAIT_AT_ONCE`](crate::process::interpreter::WAIT_AT_ONCE).
 const PATIENCE: Duration = Duration::from_millis(20);
-/// A process that took too long so many times in a row is not waited for.
+/// A process that took too long this many times in a row is not waited for.
 const DELAYS_MAX: u32 = 5;
 /// Frames that wait for their names, of one process.
 const WAITING_MAX: usize = 1 << 16;
@@ -332,7 +332,7 @@ impl PythonCodes {
     }
 }
 
-/// How long samples wait for a process that took too long so many times in a row.
+/// How long samples wait for a process that took too long `delays` times in a row.
 fn timeout_after(delays: u32) -> Duration {
     if delays >= DELAYS_MAX {
         return Duration::ZERO;

@@ -16,7 +16,7 @@ pub(super) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// So many bytes for all, and so many for each in any case.
+    /// `bytes_max` for all holders together, and `bytes_of_each` for each of them in any case.
     pub(super) fn new(bytes_max: usize, bytes_of_each: usize) -> Self {
         Self {
             taken: Arc::default(),
@@ -49,7 +49,7 @@ impl Share {
         Self::new(self.memory.clone())
     }
 
-    /// The holder has so many bytes now. False: it is not to get more.
+    /// Sets the number of bytes that the holder has. False: it is not to get more.
     pub(super) fn set(&mut self, bytes: usize) -> bool {
         let taken = &self.memory.taken;
         taken.fetch_add(bytes, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Share {
         self.has_room(0)
     }
 
-    /// It may take so many bytes more.
+    /// It may take `more` bytes.
     pub(super) fn has_room(&self, more: usize) -> bool {
         let bytes = self.bytes.saturating_add(more);
         let all = self.memory.taken.load(Ordering::Relaxed);

@@ -38,7 +38,7 @@ const END_SETTLING: Duration = Duration::from_millis(500);
 const END_PATIENCE: Duration = Duration::from_secs(1);
 /// When no walk was finished for so long, the thread waits for a file system.
 const END_STALL: Duration = Duration::from_millis(700);
-/// Whoever waits for the thread looks this often whether to go on.
+/// Interval at which a caller that waits for the thread checks whether to go on.
 const SETTLE_STEP: Duration = Duration::from_millis(20);
 
 /// A walk that the kernel side could not finish, owned.

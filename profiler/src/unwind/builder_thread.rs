@@ -40,7 +40,7 @@ const FILES_MAX: usize = 65_536;
 const PUBLISH_EVERY: Duration = Duration::from_millis(10);
 /// Walks that wait are tried again this often while more files become ready.
 const TRY_EVERY: Duration = Duration::from_millis(100);
-/// So many processes have slots before they have samples, so that the first samples of the usual few are whole.
+/// Processes that get slots before they have samples, so that the first samples of the usual few are whole.
 const EARLY_SLOTS: usize = 64;
 /// Commands are looked for after so much other work.
 const PIECE: Duration = Duration::from_millis(2);

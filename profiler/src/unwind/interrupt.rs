@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// The question is asked once in so many steps: a step takes well below a microsecond.
+/// Steps between two checks: a step takes well below a microsecond.
 const STEPS: u32 = 1024;
 
 /// Whether the work on a file is to end early: because the recording ends, or the file takes more time than its process may

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::unwind::testing::TinyElf;
 
-    /// A file with so many functions.
+    /// A file with the given number of functions.
     fn task(functions: u64, limit: Duration) -> Task {
         let elf = (0..functions).fold(TinyElf::new(), |elf, at| elf.function(at % 64 * 8, 8, &[]));
         let bytes = elf.build();

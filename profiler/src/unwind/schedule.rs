@@ -17,7 +17,7 @@ use crate::model::Pid;
 pub(super) const THREADS: usize = 2;
 /// Larger files leave one thread to others. A file of this size takes some 0.2 s at most.
 const SMALL_BYTES: u64 = 16 << 20;
-/// Large files that are compiled at a time have so many bytes, unless it is only one. It takes up to five times its size.
+/// Bytes of the large files that are compiled at a time, unless it is only one. Compiling takes up to five times the size.
 const BYTES_AT_ONCE: u64 = 96 << 20;
 /// Time that making rows may take, and a quarter of the time since the beginning on top of it. The largest processes
 /// known (CUDA back ends) take about 5 s; one that maps ever new files would otherwise keep a CPU busy.

@@ -356,7 +356,7 @@ impl UnwindTables {
 pub struct Published {
     /// The process is a target still.
     pub is_target: bool,
-    /// So many mappings found no room in the list.
+    /// Number of mappings that found no room in the list.
     pub left_out: usize,
     /// False: all slots are in use, and walks of this process are finished in user space.
     pub has_slot: bool,

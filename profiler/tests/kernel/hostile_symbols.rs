@@ -1,4 +1,4 @@
-//! Symbols and debug information that cost whoever parses them more than they have: a stack without an end, gigabytes, or
+//! Symbols and debug information that cost their parser more than it has: a stack without an end, gigabytes, or
 //! hours. Beside each of these programs a Python is recorded, whose names must all be there.
 
 use std::{
@@ -174,7 +174,7 @@ struct Outcome {
     end: Duration,
 }
 
-/// Records programs and an honest Python until the profiler is told to stop.
+/// Records programs and an honest Python until the profiler gets a signal.
 fn beside_honest(python: &Python, programs: &mut [Command]) -> Outcome {
     let honest = Running::start(python.plain().arg(workload("chain")));
     let hostile: Vec<_> = programs.iter_mut().map(Running::start_silent).collect();
@@ -188,7 +188,7 @@ fn beside_honest(python: &Python, programs: &mut [Command]) -> Outcome {
     let begun = Instant::now();
     let mut peak_kib = 0;
     let mut told = None;
-    // The profiler ends by itself once it is told to.
+    // The profiler ends by itself after the signal.
     while status_field(profiler, "VmRSS").is_some() {
         let all = tree(profiler).into_iter();
         let memory = all.filter_map(|pid| status_field(pid, "VmRSS")).sum();

@@ -110,8 +110,8 @@ fn system_calls(python: &Python) -> Verdict {
     Ok(())
 }
 
-/// Records as long as it takes for the program to work that much: the number of samples is not the machine's choice, of
-/// which a few that are cut short make a larger share where there are less.
+/// Records until the program has used that much CPU time, so that the number of samples does not depend on the machine:
+/// of few samples, some incomplete stacks are a large share.
 fn kernel_work(target: &Running, recorder: Recorder) {
     let_work(target.pid(), Duration::from_millis(1500));
     signal(recorder.pid(), Signal::INT);

@@ -15,7 +15,7 @@ use crate::{
     symbols::NameDiagnosis,
 };
 
-/// Advice is given when it is for more than one in so many samples.
+/// Advice is given where it concerns more than one of this number of samples.
 const ADVICE_SHARE: u64 = 20;
 
 pub(super) fn python_share(summary: &Summary, quality: &Quality) -> Option<String> {

@@ -42,7 +42,7 @@ const PROCESS_NAME: &CStr = c"pyprof:symbols";
 
 /// This program as the keeper or the symbol process, if its first word says so.
 ///
-/// Whoever uses [`SymbolProcess`] calls this first of all in `main`: the processes are this very program once more.
+/// A program that uses [`SymbolProcess`] calls this first in `main`: the symbol process runs the same program.
 pub fn run_if_called(word: &std::ffi::OsStr) -> Option<ExitCode> {
     let ended = if word == KEEPER {
         keeper::run()

@@ -11,7 +11,7 @@ use crate::{model::Pid, process::cpu_time_of};
 /// How often the time is looked at. The socket's own timeouts are as long.
 pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// On a busy machine a process waits for a CPU: it may take so many times longer than its CPU time, and this at least.
+/// On a busy machine a process waits for a CPU: it may take this many times its CPU time, and at least `WALL_TIME_MIN`.
 const WALL_FACTOR: u32 = 40;
 const WALL_TIME_MIN: Duration = Duration::from_secs(10);
 

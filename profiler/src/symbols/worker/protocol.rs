@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! profiler ─► process   request: kind, flag, file number, count or length; then the file or the addresses
-//! process  ─► profiler  greeting, once; then an answer to each `Find`: its length, and so many bytes
+//! process  ─► profiler  greeting, once; then an answer to each `Find`: its length, and that many bytes
 //! ```
 //!
 //! Each side trusts the other with nothing. The process gets contents of hostile files and may have been taken over by
@@ -50,7 +50,7 @@ pub(crate) enum Part {
 /// What is asked of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// An ELF file of so many bytes follows, to be known by this number.
+    /// An ELF file of `bytes` bytes follows, to be known by the number `file`.
     Load {
         /// The number.
         file: u32,

@@ -53,7 +53,7 @@ pub(super) enum SandboxError {
     Landlock(#[from] landlock::RulesetError),
 }
 
-/// Closes descriptors that whoever started the profiler had open, and did not mean for this process.
+/// Closes descriptors that were inherited from the program that started the profiler.
 pub(super) fn close_inherited() -> io::Result<()> {
     let open = fs::read_dir("/proc/self/fd")?.filter_map(|entry| {
         let number: RawFd = entry.ok()?.file_name().to_str()?.parse().ok()?;

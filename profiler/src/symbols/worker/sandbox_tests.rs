@@ -29,7 +29,7 @@ fn acts_within_the_sandbox() {
     let Some(role) = std::env::var_os(ROLE) else {
         return;
     };
-    // Opened before: whoever is locked in cannot look any more.
+    // Opened before: a process in the sandbox cannot open it.
     let status = File::open("/proc/thread-self/status").expect("own status");
     lock_in().expect("it can be locked in");
     match role.to_str().unwrap_or_default() {
@@ -109,7 +109,7 @@ fn acts_within_the_sandbox() {
 }
 
 #[test]
-fn whoever_is_locked_in_can_open_run_and_reach_nothing() {
+fn a_process_in_the_sandbox_can_open_run_and_reach_nothing() {
     let output = again("attempts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
@@ -120,7 +120,7 @@ fn whoever_is_locked_in_can_open_run_and_reach_nothing() {
 }
 
 #[test]
-fn whoever_is_locked_in_has_no_capability_and_a_filter() {
+fn a_process_in_the_sandbox_has_no_capability_and_a_filter() {
     let output = again("status");
     let text = String::from_utf8_lossy(&output.stdout);
     let value = |name: &str| {
@@ -135,7 +135,7 @@ fn whoever_is_locked_in_has_no_capability_and_a_filter() {
 }
 
 #[test]
-fn whoever_is_locked_in_has_so_much_memory_and_no_more() {
+fn a_process_in_the_sandbox_has_bounded_memory() {
     let output = again("memory");
     let text = String::from_utf8_lossy(&output.stdout);
     let taken = text.lines().find_map(|line| line.strip_suffix(" MiB"));

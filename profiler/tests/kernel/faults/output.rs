@@ -41,7 +41,7 @@ struct Places {
 impl Places {
     fn new() -> Self {
         let files = scratch();
-        for name in ["out", "refuge"] {
+        for name in ["out", "fallback"] {
             fs::create_dir(files.path().join(name)).unwrap();
         }
         Self { files }
@@ -51,14 +51,14 @@ impl Places {
         self.files.path().join("out")
     }
 
-    fn refuge(&self) -> PathBuf {
-        self.files.path().join("refuge")
+    fn fallback(&self) -> PathBuf {
+        self.files.path().join("fallback")
     }
 
     fn command(&self, target: u32) -> Command {
         let mut command = pyprof();
         command
-            .env("TMPDIR", self.refuge())
+            .env("TMPDIR", self.fallback())
             .args(["--pid", &target.to_string(), "-F", "999"]);
         command
     }
@@ -83,11 +83,11 @@ impl Places {
             .arg(self.out())
             .arg(profiler.get_program())
             .args(profiler.get_args())
-            .env("TMPDIR", self.refuge());
+            .env("TMPDIR", self.fallback());
         Ok(self.start(command, target))
     }
 
-    /// The result is not where it should be, which is told with this reason, but whole in the refuge.
+    /// The result is not where it should be, which is reported with this reason, but whole in the fallback directory.
     fn assert_kept(&self, recorder: Recorder, reason: &str) -> Recording {
         signal(recorder.pid(), Signal::INT);
         let output = recorder.output();
@@ -95,11 +95,11 @@ impl Places {
         assert_eq!(output.status.code(), Some(1), "{report}");
         let error = report.lines().find(|line| line.starts_with("error: "));
         assert!(error.is_some_and(|line| line.contains(reason)), "{report}");
-        let files = names(&self.refuge());
+        let files = names(&self.fallback());
         let [kept] = files.as_slice() else {
             panic!("{files:?}: {report}");
         };
-        let kept = self.refuge().join(kept);
+        let kept = self.fallback().join(kept);
         let told = format!("The profile is not lost: it is in {}", kept.display());
         assert!(report.contains(&told), "{report}");
         let mode = fs::metadata(&kept).unwrap().permissions().mode();
@@ -195,7 +195,7 @@ fn limited(python: &Python) -> Verdict {
         .arg("--fsize=0:0")
         .arg(profiler.get_program())
         .args(profiler.get_args())
-        .env("TMPDIR", places.refuge());
+        .env("TMPDIR", places.fallback());
     let recorder = places.start(command, target.pid());
     signal(recorder.pid(), Signal::INT);
     let output = recorder.output();
@@ -203,6 +203,6 @@ fn limited(python: &Python) -> Verdict {
     assert_eq!(output.status.code(), Some(1), "{report}");
     assert!(report.contains("File too large"), "{report}");
     assert!(report.lines().count() <= 5, "{report}");
-    assert!(names(&places.out()).is_empty() && names(&places.refuge()).is_empty());
+    assert!(names(&places.out()).is_empty() && names(&places.fallback()).is_empty());
     Ok(())
 }
