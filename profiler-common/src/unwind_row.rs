@@ -17,14 +17,10 @@ pub const PAGE_SHIFT: u32 = 12;
 pub const CHUNK_ROWS: usize = 16384;
 /// Most rows in one page: one for each byte.
 pub const PAGE_ROWS_MAX: usize = 4096;
-/// log2 of [`PAGE_ROWS_MAX`].
-pub const PAGE_ROWS_MAX_LOG2: u32 = 12;
 /// Bits of a row that hold the rule's index.
 pub const RULE_BITS: u32 = 20;
 /// Most mappings of one process; the rest is counted and not unwound.
 pub const MAPPINGS_MAX: usize = 512;
-/// log2 of [`MAPPINGS_MAX`].
-pub const MAPPINGS_MAX_LOG2: u32 = 9;
 /// The rule "nothing is known here".
 pub const RULE_NONE: u32 = 0;
 

@@ -7,15 +7,6 @@ use super::Format;
 /// Why a profile was not written. Each message names the thing, the cause and what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// No such format.
-    #[error(
-        "there is no output format `{name}`; choose one of {}",
-        Format::names()
-    )]
-    UnknownFormat {
-        /// What was asked for.
-        name: String,
-    },
     /// A file name that does not tell the format.
     #[error("the name of {} does not say which format to write; end it in {}, or name the format", path.display(), Format::extensions())]
     UnknownExtension {
@@ -100,8 +91,7 @@ impl OutputError {
             | Self::Write { source }
             | Self::Publish { source, .. } => source.kind() != io::ErrorKind::BrokenPipe,
             Self::Distrusted { .. } => true,
-            Self::UnknownFormat { .. }
-            | Self::UnknownExtension { .. }
+            Self::UnknownExtension { .. }
             | Self::NoSamples
             | Self::Closed { .. }
             | Self::Exists { .. }

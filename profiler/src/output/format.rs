@@ -1,6 +1,6 @@
 //! The formats, by name and by file extension.
 
-use std::{fmt, path::Path, str::FromStr};
+use std::path::Path;
 
 use super::OutputError;
 
@@ -52,35 +52,11 @@ impl Format {
             })
     }
 
-    /// All names, for a message.
-    pub(super) fn names() -> String {
-        Self::ALL.map(Self::name).join(", ")
-    }
-
     /// The usual extension of each, for a message.
     pub(super) fn extensions() -> String {
         Self::ALL
             .map(|format| format!(".{}", format.file_extensions()[0]))
             .join(" or ")
-    }
-}
-
-impl FromStr for Format {
-    type Err = OutputError;
-
-    fn from_str(name: &str) -> Result<Self, OutputError> {
-        Self::ALL
-            .into_iter()
-            .find(|format| format.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| OutputError::UnknownFormat {
-                name: name.to_owned(),
-            })
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -115,20 +91,5 @@ mod tests {
                 "{message}"
             );
         }
-    }
-
-    #[test]
-    fn names_are_read_as_they_are_written() {
-        for format in Format::ALL {
-            assert_eq!(format.to_string().parse::<Format>().ok(), Some(format));
-        }
-        let message = "jpeg"
-            .parse::<Format>()
-            .expect_err("not a format")
-            .to_string();
-        assert_eq!(
-            message,
-            "there is no output format `jpeg`; choose one of svg, folded"
-        );
     }
 }

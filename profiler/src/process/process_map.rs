@@ -1,39 +1,29 @@
-//! Where code lies in one process, kept up to date while it loads and unloads files.
+//! Where code lies in one process.
 
 use crate::model::{Avma, FileOffset};
 
 use super::mappings::{MAPPINGS_MAX, Mapping, MappingKind};
 
-/// The executable mappings of a process: sorted, never overlapping.
-///
-/// A lookup costs a binary search; a change moves the mappings behind it, which is rare.
+/// The executable mappings of a process: sorted, never overlapping. A lookup costs a binary search.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessMap {
     mappings: Vec<Mapping>,
-    generation: u64,
-    refused: u64,
 }
 
 impl ProcessMap {
-    /// Forgets everything and takes these instead: after reading a maps file, or after an `exec` (with none).
+    /// Sorts mappings as a maps file lists them; at most [`MAPPINGS_MAX`] are kept.
     ///
-    /// Where they overlap, as they may when the process changed its mappings while they were read, the later one wins.
-    pub fn replace_all(&mut self, mappings: impl IntoIterator<Item = Mapping>) {
-        self.mappings.clear();
+    /// Where two overlap, as they may when the process changed its mappings while they were read, the later one wins: of
+    /// the other one, the parts outside of it stay.
+    pub fn new(mappings: impl IntoIterator<Item = Mapping>) -> Self {
+        let mut map = Self::default();
         for mapping in mappings {
-            self.put(mapping);
+            map.insert(mapping);
         }
-        self.generation += 1;
+        map
     }
 
-    /// Takes a new mapping, as the kernel reports it. It replaces whatever was at its addresses; of a mapping that it
-    /// covers in part, the rest stays. One that is not executable only removes.
-    pub fn insert(&mut self, mapping: Mapping) {
-        self.put(mapping);
-        self.generation += 1;
-    }
-
-    /// The mapping an address lies in.
+    /// The mapping that an address lies in.
     pub fn find(&self, at: Avma) -> Option<&Mapping> {
         let after = self.mappings.partition_point(|mapping| mapping.begin <= at);
         self.mappings[..after]
@@ -41,36 +31,12 @@ impl ProcessMap {
             .filter(|mapping| mapping.contains(at))
     }
 
-    /// All mappings by address.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Mapping> {
-        self.mappings.iter()
-    }
-
-    /// All mappings by address.
-    pub fn as_slice(&self) -> &[Mapping] {
-        &self.mappings
-    }
-
-    /// Grows with every change: what was derived from this map under another number is out of date.
-    pub fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    /// Mappings refused because there were [`MAPPINGS_MAX`] already. Addresses in them have no mapping.
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    fn put(&mut self, mapping: Mapping) {
+    fn insert(&mut self, mapping: Mapping) {
         if mapping.begin >= mapping.end {
             return;
         }
         self.cut_out(mapping.begin, mapping.end);
-        if !mapping.executable {
-            return;
-        }
         if self.mappings.len() >= MAPPINGS_MAX {
-            self.refused += 1;
             return;
         }
         let at = self
@@ -79,7 +45,7 @@ impl ProcessMap {
         self.mappings.insert(at, mapping);
     }
 
-    /// Removes `begin..end` from whatever is there.
+    /// Removes the addresses `begin..end` from all mappings.
     fn cut_out(&mut self, begin: Avma, end: Avma) {
         let first = self
             .mappings
@@ -94,7 +60,6 @@ impl ProcessMap {
         let splits = before.is_some() && behind.is_some() && past - first == 1;
         if splits && self.mappings.len() >= MAPPINGS_MAX {
             behind = None;
-            self.refused += 1;
         }
         self.mappings
             .splice(first..past, before.into_iter().chain(behind));
@@ -148,7 +113,8 @@ mod tests {
     }
 
     fn shown(map: &ProcessMap) -> Vec<(u64, u64, u64, String)> {
-        map.iter()
+        map.mappings
+            .iter()
             .map(|m| {
                 let path = m
                     .path()
@@ -161,8 +127,7 @@ mod tests {
 
     #[test]
     fn finds_the_mapping_of_an_address() {
-        let mut map = ProcessMap::default();
-        map.replace_all([mapping(0x3000, 0x4000, "/b"), mapping(0x1000, 0x2000, "/a")]);
+        let map = ProcessMap::new([mapping(0x3000, 0x4000, "/b"), mapping(0x1000, 0x2000, "/a")]);
         let path_at = |at| {
             map.find(Avma(at))
                 .and_then(Mapping::path)
@@ -178,9 +143,7 @@ mod tests {
 
     #[test]
     fn a_mapping_in_the_middle_of_another_splits_it() {
-        let mut map = ProcessMap::default();
-        map.insert(mapping(0x1000, 0x4000, "/a"));
-        map.insert(mapping(0x2000, 0x3000, "/b"));
+        let map = ProcessMap::new([mapping(0x1000, 0x4000, "/a"), mapping(0x2000, 0x3000, "/b")]);
         assert_eq!(
             shown(&map),
             [
@@ -193,13 +156,12 @@ mod tests {
 
     #[test]
     fn a_mapping_over_several_replaces_them() {
-        let mut map = ProcessMap::default();
-        map.replace_all([
+        let map = ProcessMap::new([
             mapping(0x1000, 0x2000, "/a"),
             mapping(0x2000, 0x3000, "/b"),
             mapping(0x3000, 0x4000, "/c"),
+            mapping(0x1800, 0x3800, "/d"),
         ]);
-        map.insert(mapping(0x1800, 0x3800, "/d"));
         assert_eq!(
             shown(&map),
             [
@@ -211,66 +173,29 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_no_longer_executable_is_forgotten() {
-        let mut map = ProcessMap::default();
-        map.insert(mapping(0x1000, 0x4000, "/a"));
-        map.insert(Mapping {
-            executable: false,
-            ..mapping(0x1000, 0x3000, "/a")
-        });
-        assert_eq!(shown(&map), [(0x3000, 0x4000, 0x2100, "/a".into())]);
-    }
-
-    #[test]
-    fn every_change_is_a_new_generation() {
-        let mut map = ProcessMap::default();
-        map.insert(mapping(0x1000, 0x2000, "/a"));
-        let before = map.generation();
-        map.replace_all([]);
-        assert!(map.generation() > before);
-        assert_eq!(map.iter().len(), 0);
-    }
-
-    #[test]
-    fn refuses_more_than_it_can_hold() {
-        let mut map = ProcessMap::default();
-        map.replace_all(
-            (0..MAPPINGS_MAX as u64 + 3).map(|i| mapping(i * 0x2000, i * 0x2000 + 0x1000, "/a")),
-        );
-        assert_eq!(map.iter().len(), MAPPINGS_MAX);
-        assert_eq!(map.refused(), 3);
-    }
-
-    #[test]
-    fn holes_do_not_make_it_grow_past_the_limit() {
-        let mut map = ProcessMap::default();
-        map.replace_all(
-            (0..MAPPINGS_MAX as u64).map(|i| mapping(i * 0x10_000, i * 0x10_000 + 0x8000, "/a")),
-        );
-        for hole in 0..4 {
-            let begin = hole * 0x10_000 + 0x1000;
-            map.insert(Mapping {
-                executable: false,
-                ..mapping(begin, begin + 0x1000, "/a")
-            });
-        }
-        assert_eq!(map.iter().len(), MAPPINGS_MAX);
-        assert_eq!(map.refused(), 4);
+    fn keeps_no_more_than_it_can_hold() {
+        let apart = (0..MAPPINGS_MAX as u64).map(|i| mapping(i * 0x10_000, i * 0x10_000 + 0x8000, "/a"));
+        let more = (0..3).map(|i| mapping(i * 0x10_000 + 0x9000, i * 0x10_000 + 0xa000, "/b"));
+        // In the middle of others, which would make two of one.
+        let holes = (0..4).map(|i| mapping(i * 0x10_000 + 0x1000, i * 0x10_000 + 0x2000, "/c"));
+        let map = ProcessMap::new(apart.chain(more).chain(holes));
+        assert_eq!(map.mappings.len(), MAPPINGS_MAX);
     }
 
     proptest! {
         #[test]
-        fn stays_sorted_and_the_last_word_counts(changes in proptest::collection::vec((0_u64..64, 1_u64..16, any::<bool>()), 0..40)) {
-            let mut map = ProcessMap::default();
+        fn stays_sorted_and_the_last_word_counts(added in proptest::collection::vec((0_u64..64, 1_u64..16), 0..40)) {
             let mut plain = [None; 96];
-            for (index, (begin, length, executable)) in changes.into_iter().enumerate() {
-                map.insert(Mapping { executable, inode: index as u64, ..mapping(begin, begin + length, "/a") });
-                plain[begin as usize..(begin + length) as usize].fill(executable.then_some(index as u64));
+            let mut mappings = Vec::new();
+            for (index, (begin, length)) in added.into_iter().enumerate() {
+                mappings.push(Mapping { inode: index as u64, ..mapping(begin, begin + length, "/a") });
+                plain[begin as usize..(begin + length) as usize].fill(Some(index as u64));
             }
+            let map = ProcessMap::new(mappings);
             for (at, expected) in plain.iter().enumerate() {
                 prop_assert_eq!(map.find(Avma(at as u64)).map(|m| m.inode), *expected);
             }
-            prop_assert!(map.as_slice().windows(2).all(|pair| pair[0].end <= pair[1].begin));
+            prop_assert!(map.mappings.windows(2).all(|pair| pair[0].end <= pair[1].begin));
         }
     }
 }

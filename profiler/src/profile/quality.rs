@@ -74,16 +74,6 @@ pub(super) struct FrameCounts {
 }
 
 impl Quality {
-    /// The share of the samples (0 to 1) whose stack is whole. `None` without samples.
-    pub fn complete_share(&self) -> Option<f64> {
-        share(self.complete, self.samples)
-    }
-
-    /// The share (0 to 1) of Python frames that have a name. `None` without Python frames.
-    pub fn python_named_share(&self) -> Option<f64> {
-        share(self.python_named, self.python_named + self.python_unnamed)
-    }
-
     /// Samples that were taken and are not in the profile.
     pub fn lost(&self) -> u64 {
         self.ring_full + self.not_kept
@@ -188,10 +178,6 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
         .collect()
 }
 
-fn share(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| part as f64 / whole as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,14 +185,6 @@ mod tests {
         model::{Avma, Frame, StackEnd},
         profile::testing::{Builder, frame},
     };
-
-    #[test]
-    fn an_empty_profile_has_no_shares() {
-        let quality = Quality::default();
-        assert_eq!(quality.complete_share(), None);
-        assert_eq!(quality.python_named_share(), None);
-        assert_eq!(quality.lost(), 0);
-    }
 
     #[test]
     fn every_sample_is_complete_or_has_a_reason() {
@@ -231,7 +209,7 @@ mod tests {
             (quality.guessed, quality.in_kernel, quality.with_python),
             (1, 1, 99)
         );
-        assert_eq!(quality.complete_share(), Some(0.97));
+        assert_eq!(quality.complete, 97);
     }
 
     #[test]
@@ -257,7 +235,6 @@ mod tests {
         let quality = builder.finish().quality;
         assert_eq!((quality.python_named, quality.python_unnamed), (3, 1));
         assert_eq!((quality.native_named, quality.native_unnamed), (4, 3));
-        assert_eq!(quality.python_named_share(), Some(0.75));
     }
 
     #[test]
@@ -287,7 +264,6 @@ mod tests {
         let quality = builder.finish().quality;
         assert_eq!((quality.python_named, quality.python_unnamed), (4, 0));
         assert_eq!(quality.with_foreign_jit, 3);
-        assert_eq!(quality.python_named_share(), Some(1.0));
     }
 
     #[test]

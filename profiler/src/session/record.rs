@@ -31,7 +31,10 @@ use crate::{
     model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
     process::{Children, launch::HELPER_NAME, thread_time},
     profile::{Aggregator, Granularity},
-    symbols::{Resolver, SymbolProcess, perf_map::PerfMapWatch},
+    symbols::{
+        Resolver, SymbolProcess,
+        perf_map::{ChangedMaps, PerfMapWatch},
+    },
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
 };
 
@@ -91,7 +94,7 @@ pub(super) async fn record_until(
                     break StopReason::TargetExited;
                 }
             }
-            pids = changed(&mut session.watch) => session.changed_maps.extend(pids),
+            changed = changed(&mut session.watch) => session.perf_maps_changed(changed),
             () = filled(&session.ring) => session.take_samples(),
             () = yield_now(), if session.has_more => { session.turn(); }
             _ = turns_of_young.tick(), if session.has_young => { session.turn(); }
@@ -120,21 +123,18 @@ async fn any_exit(exits: &mut Vec<AsyncFd<OwnedFd>>) {
     exits.remove(0);
 }
 
-/// Waits until perf maps have changed, and says of which pids, as the processes see them; for ever where that cannot be
-/// known. Whoever misses a name reads on by himself: this only keeps what must be read then small.
-async fn changed(watch: &mut Option<PerfMapWatch>) -> Vec<u32> {
-    let changes = match watch {
+/// Waits until perf maps have changed; for ever where that cannot be known. A missed notification is harmless: a failed
+/// lookup re-reads the map. Watching only bounds how much it must read.
+async fn changed(watch: &mut Option<PerfMapWatch>) -> ChangedMaps {
+    let changed = match watch {
         Some(watch) => watch.next().await,
         None => return pending().await,
     };
-    match changes {
-        Ok(changes) => changes.maps.iter().map(|map| map.ns_pid).collect(),
-        Err(error) => {
-            tracing::debug!("perf maps are looked at on a timer: {error}");
-            *watch = None;
-            Vec::new()
-        }
-    }
+    changed.unwrap_or_else(|error| {
+        tracing::debug!("perf maps are looked at on a timer: {error}");
+        *watch = None;
+        ChangedMaps::Any
+    })
 }
 
 /// Waits until the ring buffer holds much.
@@ -168,7 +168,10 @@ pub(super) struct Session {
     pub(super) aggregator: Aggregator,
     pub(super) watch: Option<PerfMapWatch>,
     /// Pids of the perf maps that have changed since the last turn.
+    /// Pids of perf maps that changed and were not read to their ends yet, as the processes see them.
     changed_maps: Vec<u32>,
+    /// Any perf map may have changed.
+    any_map_changed: bool,
     /// A process is in its first moments.
     has_young: bool,
     /// It is a Python whose frames are not read yet.
@@ -281,6 +284,7 @@ impl Session {
             aggregator: Aggregator::new(settings.threads),
             watch,
             changed_maps: Vec::new(),
+            any_map_changed: false,
             has_young: false,
             is_python_starting: false,
             has_more: false,
@@ -309,6 +313,13 @@ impl Session {
             .map_err(SessionError::system("waiting for the target's exit"))
     }
 
+    fn perf_maps_changed(&mut self, changed: ChangedMaps) {
+        match changed {
+            ChangedMaps::These(pids) => self.changed_maps.extend(pids),
+            ChangedMaps::Any => self.any_map_changed = true,
+        }
+    }
+
     /// One turn: what happened and the samples in between, what is new of processes, then names. Returns true when
     /// records are left for another one.
     pub(super) fn turn(&mut self) -> bool {
@@ -326,8 +337,8 @@ impl Session {
         let (targets, mut stages) = self.targets_and_stages();
         targets.catch_up(&mut stages);
         let changed = std::mem::take(&mut self.changed_maps);
-        if self.watch.is_none() {
-            self.resolver.refresh_perf_maps(None);
+        if self.watch.is_none() || std::mem::take(&mut self.any_map_changed) {
+            self.any_map_changed = self.resolver.refresh_perf_maps(None);
         } else if !changed.is_empty() && self.resolver.refresh_perf_maps(Some(&changed)) {
             self.changed_maps = changed;
         }

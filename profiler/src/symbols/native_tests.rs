@@ -43,7 +43,7 @@ fn own_module(address: u64) -> (Arc<Module>, FileOffset) {
 
 fn resolve(options: NativeOptions, places: Vec<Place>) -> Vec<Location> {
     let symbolizer = NativeSymbolizer::start(options, SymbolProcess::start()).expect("starts");
-    let requests = places
+    let requests: Vec<_> = places
         .into_iter()
         .zip(0..)
         .map(|(place, id)| Request {
@@ -51,9 +51,10 @@ fn resolve(options: NativeOptions, places: Vec<Place>) -> Vec<Location> {
             place,
         })
         .collect();
+    let requested = requests.len();
     assert!(symbolizer.request(requests).is_empty());
     let mut finished = symbolizer.finish(Duration::from_mins(1));
-    assert_eq!(finished.unanswered, 0);
+    assert_eq!(finished.answers.len(), requested);
     finished.answers.sort_by_key(|(id, _)| *id);
     finished
         .answers
@@ -431,7 +432,7 @@ fn a_file_that_ends_the_symbol_process_costs_its_inlined_calls_only() {
             (Arc::clone(&deep), FileOffset(16)),
             (Arc::clone(&honest), at),
         ];
-        let requests = places
+        let requests: Vec<_> = places
             .into_iter()
             .zip(0..)
             .map(|((module, at), id)| Request {

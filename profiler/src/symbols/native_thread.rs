@@ -8,7 +8,7 @@ use std::{
     io,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel},
     },
     thread,
@@ -73,8 +73,6 @@ pub enum Place {
 pub struct Finished {
     /// The answers that had not been taken yet.
     pub answers: Vec<(LocationId, Location)>,
-    /// Requests without an answer.
-    pub unanswered: usize,
     /// Symbol processes that were lost: they crashed, or took more than they may and were ended.
     pub losses: u64,
 }
@@ -82,7 +80,6 @@ pub struct Finished {
 /// What the two threads share.
 #[derive(Debug, Default)]
 struct Shared {
-    pending: AtomicUsize,
     losses: AtomicU64,
     /// Set once the recording has ended: until when answers are waited for.
     until: OnceLock<Instant>,
@@ -135,10 +132,7 @@ impl NativeSymbolizer {
         let mut rest = VecDeque::from(batch);
         while !rest.is_empty() {
             let piece: Vec<_> = rest.drain(..rest.len().min(BATCH_LEN)).collect();
-            let length = piece.len();
-            self.shared.pending.fetch_add(length, Ordering::Relaxed);
             if let Err(refused) = self.requests.try_send(piece) {
-                self.shared.pending.fetch_sub(length, Ordering::Relaxed);
                 let (TrySendError::Full(piece) | TrySendError::Disconnected(piece)) = refused;
                 for request in piece.into_iter().rev() {
                     rest.push_front(request);
@@ -151,17 +145,7 @@ impl NativeSymbolizer {
 
     /// The answers that are ready, never waiting.
     pub fn try_answers(&self) -> impl Iterator<Item = (LocationId, Location)> + '_ {
-        self.answers.try_iter().flat_map(|batch| {
-            self.shared
-                .pending
-                .fetch_sub(batch.len(), Ordering::Relaxed);
-            batch
-        })
-    }
-
-    /// Requests that were taken and whose answers were not fetched yet.
-    pub fn pending(&self) -> usize {
-        self.shared.pending.load(Ordering::Relaxed)
+        self.answers.try_iter().flatten()
     }
 
     /// Waits for the remaining answers, but not longer than `patience`; the thread then ends by itself.
@@ -179,10 +163,6 @@ impl NativeSymbolizer {
         while let Ok(batch) = answers.recv_timeout(left()) {
             finished.answers.extend(batch);
         }
-        finished.unanswered = shared
-            .pending
-            .load(Ordering::Relaxed)
-            .saturating_sub(finished.answers.len());
         finished.losses = shared.losses.load(Ordering::Relaxed);
         finished
     }

@@ -238,9 +238,7 @@ impl Resolver {
             }
         }
         process.modules = Arc::new(modules);
-        let mut map = ProcessMap::default();
-        map.replace_all(mappings.iter().cloned());
-        process.mappings = Arc::new(map);
+        process.mappings = Arc::new(ProcessMap::new(mappings.iter().cloned()));
         process.forget_addresses();
         self.processes.insert(image, process);
         to_open > 0 && !self.is_any_pending

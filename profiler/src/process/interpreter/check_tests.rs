@@ -190,7 +190,6 @@ fn runtime_of(version_hex: Option<u32>, version: (u8, u8), code_type: Option<u64
     let own = std::fs::File::open("/proc/self/exe").expect("own program");
     Runtime {
         runtime: RUNTIME,
-        runtime_bytes: None,
         code_type,
         version_hex,
         version,

@@ -38,8 +38,6 @@ static KNOWN_FILES: LazyLock<Mutex<FxHashMap<FileIdentity, FileFacts>>> =
 pub struct Runtime {
     /// `_PyRuntime`.
     pub runtime: u64,
-    /// Bytes of that, where the file tells.
-    pub runtime_bytes: Option<u64>,
     /// `PyCode_Type`; `None`: the file has no symbols.
     pub code_type: Option<u64>,
     /// `PY_VERSION_HEX` as the file states it, since 3.11.
@@ -206,7 +204,6 @@ impl InterpreterFile {
         });
         Some(Runtime {
             runtime: bias.wrapping_add(self.runtime.at.0),
-            runtime_bytes: (self.runtime.bytes > 0).then_some(self.runtime.bytes),
             code_type: self.code_type.map(|at| bias.wrapping_add(at.0)),
             version_hex: self.version_hex,
             version: stated_version.or(python.version)?,

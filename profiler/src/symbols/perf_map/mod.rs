@@ -14,7 +14,7 @@
 //! * [`parse_line`] turns one line into a [`MapLine`], or says why it is [skipped](SkipReason).
 //! * [`PerfMap`] keeps the entries: it grows at the cost of what is added, and the newest entry for an address wins.
 //! * [`PerfMapFile`] follows one file as it grows, is rewritten or replaced.
-//! * [`PerfMapWatch`] wakes up whoever calls [`PerfMapFile::refresh`].
+//! * [`PerfMapWatch`] wakes up the caller of [`PerfMapFile::refresh`].
 //!
 //! Everything here comes from the target, and is taken as hostile: kind, owner, size, line length, number of entries
 //! and memory are all bounded, and what goes over a bound is counted. Nothing here knows whose samples are being named,
@@ -43,4 +43,4 @@ pub use tail::{
     Refresh,
 };
 pub use trust::{FileKind, Refusal};
-pub use watch::{ChangedMap, PerfMapChanges, PerfMapWatch, WatchError, WatchedDirectory};
+pub use watch::{ChangedMaps, PerfMapWatch, WatchError};
