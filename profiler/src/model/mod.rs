@@ -16,4 +16,6 @@ pub use sample::{RawSample, SavedRegister, StackCopy};
 pub use stack::{PythonEnd, PythonFrame, ResolvedStack, StackEnd, UnwoundStack, UserFrame};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use visible::is_never_shown;
-pub(crate) use visible::{Shower, as_compatible, visible};
+#[cfg(test)]
+pub(crate) use visible::as_compatible;
+pub(crate) use visible::{Shower, begins_as_number, needs_next, visible};
