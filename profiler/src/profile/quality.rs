@@ -34,6 +34,8 @@ pub struct Quality {
     pub contested: u64,
     /// Those of them whose code was freed before it was read.
     pub freed: u64,
+    /// Those of them whose process has more functions, or longer names, than are kept.
+    pub past_limit: u64,
     /// Samples with code of another compiler that no perf map names.
     pub with_foreign_jit: u64,
     /// Frames of compiled code (the interpreter's own included) that have a symbol.
@@ -65,6 +67,7 @@ pub(super) struct FrameCounts {
     freed: u64,
     unread: u64,
     ended: u64,
+    past_limit: u64,
     foreign_jit: u64,
     native_named: u64,
     native_unnamed: u64,
@@ -119,6 +122,7 @@ impl Quality {
             self.freed += counts.freed * count;
             self.unread += counts.unread * count;
             self.ended += counts.ended * count;
+            self.past_limit += counts.past_limit * count;
             self.native_named += counts.native_named * count;
             self.native_unnamed += counts.native_unnamed * count;
             self.native_late += counts.native_late * count;
@@ -155,6 +159,10 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                     (FrameKind::Python, Some(ResolveMiss::EndedCode)) => {
                         counts.python_unnamed += 1;
                         counts.ended += 1;
+                    }
+                    (FrameKind::Python, Some(ResolveMiss::TooManyNames)) => {
+                        counts.python_unnamed += 1;
+                        counts.past_limit += 1;
                     }
                     (FrameKind::Jit, Some(ResolveMiss::ForeignJit)) => counts.foreign_jit += 1,
                     (FrameKind::Python, Some(_))
@@ -293,9 +301,10 @@ mod tests {
     #[test]
     fn each_reason_for_a_python_frame_without_a_name_is_counted() {
         for (miss, expected) in [
-            (ResolveMiss::FreedCode, (1, 0, 0)),
-            (ResolveMiss::UnreadCode, (0, 1, 0)),
-            (ResolveMiss::EndedCode, (0, 0, 1)),
+            (ResolveMiss::FreedCode, (1, 0, 0, 0)),
+            (ResolveMiss::UnreadCode, (0, 1, 0, 0)),
+            (ResolveMiss::EndedCode, (0, 0, 1, 0)),
+            (ResolveMiss::TooManyNames, (0, 0, 0, 1)),
         ] {
             let nameless = Frame {
                 miss: Some(miss),
@@ -304,7 +313,12 @@ mod tests {
             let mut builder = Builder::new(false);
             builder.add(&[nameless], 1);
             let quality = builder.finish().quality;
-            let counted = (quality.freed, quality.unread, quality.ended);
+            let counted = (
+                quality.freed,
+                quality.unread,
+                quality.ended,
+                quality.past_limit,
+            );
             assert_eq!((counted, quality.python_unnamed), (expected, 1), "{miss:?}");
         }
     }

@@ -21,6 +21,7 @@ mod native_thread;
 pub mod perf_map;
 mod process;
 mod python_codes;
+mod quota;
 pub mod python_name;
 mod recent;
 mod resolver;

@@ -326,6 +326,7 @@ impl Resolver {
             ref trampolines,
             ref kernel,
         } = *stack;
+        self.locations.set_owner(pid);
         resolved.ktime = ktime;
         resolved.pid = pid;
         resolved.tid = tid;
