@@ -23,6 +23,7 @@ use super::{
     Request, SymbolProcess,
     budgets::Budgets,
     locations::{LocationKey, Locations, offset_frame, unknown_frame},
+    module::c_library_directory,
     process::{ForkedChild, ModuleIndex, Process},
     python_codes::{Lookup, PythonCodes},
 };
@@ -218,6 +219,7 @@ impl Resolver {
         }
         let mut modules = FxHashMap::default();
         let mut to_open = OPENED_AT_ONCE;
+        let c_library = c_library_directory(mappings.iter().filter_map(Mapping::path));
         self.is_any_pending = false;
         for mapping in mappings {
             let same = process
@@ -231,7 +233,7 @@ impl Resolver {
                 .filter(|_| same);
             let module = known.or_else(|| {
                 to_open = to_open.checked_sub(mapping.is_of_file().into())?;
-                self.open(process.pid, mapping, &process.python)
+                self.open(process.pid, mapping, &process.python, c_library)
             });
             if let Some(module) = module {
                 modules.insert(mapping.begin, module);
@@ -247,7 +249,13 @@ impl Resolver {
     }
 
     /// Opens the file of a mapping, or finds it among those open already.
-    fn open(&mut self, pid: Pid, mapping: &Mapping, python: &PythonInfo) -> Option<ModuleIndex> {
+    fn open(
+        &mut self,
+        pid: Pid,
+        mapping: &Mapping,
+        python: &PythonInfo,
+        c_library: Option<&Path>,
+    ) -> Option<ModuleIndex> {
         let opened = match mapping.kind {
             MappingKind::File { .. } => {
                 let opened = open_mapped(pid, mapping);
@@ -275,7 +283,7 @@ impl Resolver {
         }
         let kind = match mapping.path() {
             Some(path) if is_interpreter(path, python) => ModuleKind::Interpreter,
-            Some(path) => ModuleKind::of_file(&file_name(path)),
+            Some(path) => ModuleKind::of_file(path, c_library),
             None => ModuleKind::Vdso,
         };
         if self.modules.len() >= self.modules_max {
