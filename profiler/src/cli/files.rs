@@ -15,8 +15,9 @@ use super::{
 };
 use crate::{
     model::Pid,
-    output::{self, Format, OutputError, OutputFile, OutputOptions, Owner, Rendered, Shortened,
-        Waiting},
+    output::{
+        self, Format, OutputError, OutputFile, OutputOptions, Owner, Rendered, Shortened, Waiting,
+    },
     profile::{Granularity, View},
     session::Recording,
 };

@@ -169,15 +169,18 @@ impl OutputFile {
                 let file = file.map_err(|source| OutputError::Write { source })?;
                 fill(Watched::new(file.into(), &mut *waiting), content).map(|()| written(None))
             }
-            Place::Descriptor { file, number } => fill(Watched::new(file, &mut *waiting), content).map(|()| Written {
-                descriptor: Some(number),
-                ..written(None)
-            }),
+            Place::Descriptor { file, number } => fill(Watched::new(file, &mut *waiting), content)
+                .map(|()| Written {
+                    descriptor: Some(number),
+                    ..written(None)
+                }),
             Place::Stream { stream, path } => {
-                let file = stream.into_file(&mut *waiting).map_err(|source| OutputError::Open {
-                    path: path.clone(),
-                    source,
-                })?;
+                let file = stream
+                    .into_file(&mut *waiting)
+                    .map_err(|source| OutputError::Open {
+                        path: path.clone(),
+                        source,
+                    })?;
                 fill(Watched::new(file, &mut *waiting), content).map(|()| written(Some(path)))
             }
             Place::New {

@@ -32,7 +32,11 @@ pub(super) fn trials() -> Vec<Trial> {
             ended_while_it_writes(&[Signal::HUP], 129, "SIGHUP");
         }),
         trial("ctrl_c_gives_up_waiting_for_a_reader", || {
-            ended_while_it_writes(&[Signal::INT], 130, "waiting for a reader of fifo; Ctrl-C gives up");
+            ended_while_it_writes(
+                &[Signal::INT],
+                130,
+                "waiting for a reader of fifo; Ctrl-C gives up",
+            );
         }),
     ]
 }

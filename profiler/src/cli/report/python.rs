@@ -20,7 +20,9 @@ const ADVICE_SHARE: u64 = 20;
 
 pub(super) fn python_share(summary: &Summary, quality: &Quality) -> Option<String> {
     let frames = quality.python_named + quality.python_unnamed;
-    if quality.python_named == 0 && quality.freed + quality.unread + quality.ended + quality.past_limit == 0 {
+    if quality.python_named == 0
+        && quality.freed + quality.unread + quality.ended + quality.past_limit == 0
+    {
         // The advice says it all.
         return None;
     }
