@@ -517,6 +517,17 @@ fn names_that_are_missing_have_their_reason() {
     let said = text(unread.clone());
     assert!(said.contains("10.0 % were not read in time"), "{said}");
     assert!(!said.contains("ended"), "{said}");
+    let past_limit = Quality {
+        unread: 0,
+        past_limit: 1_000,
+        ..unread.clone()
+    };
+    let said = text(past_limit);
+    assert!(
+        said.contains("90.0 % of the Python frames seen have names")
+            && said.contains("10.0 % are shown as [too many different functions]"),
+        "{said}"
+    );
     let ended = Quality {
         unread: 0,
         ended: 1_000,

@@ -48,6 +48,8 @@ pub struct Quality {
     pub native_too_costly: u64,
     /// Those of them that nobody could be asked about: there was no process to parse symbols in.
     pub native_unasked: u64,
+    /// Those of them whose process has more functions, or longer names, than are kept.
+    pub native_past_limit: u64,
     /// Processes for parsing symbols that crashed, or took too much and were ended. Set like `ring_full`.
     pub symbol_processes_lost: u64,
     /// Samples not in the profile: the profile's limits were reached.
@@ -74,6 +76,7 @@ pub(super) struct FrameCounts {
     native_late: u64,
     native_too_costly: u64,
     native_unasked: u64,
+    native_past_limit: u64,
 }
 
 impl Quality {
@@ -128,6 +131,7 @@ impl Quality {
             self.native_late += counts.native_late * count;
             self.native_too_costly += counts.native_too_costly * count;
             self.native_unasked += counts.native_unasked * count;
+            self.native_past_limit += counts.native_past_limit * count;
         }
         if has_python {
             self.with_python += count;
@@ -185,6 +189,7 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                             ResolveMiss::NotInTime => counts.native_late += 1,
                             ResolveMiss::SymbolsTooCostly => counts.native_too_costly += 1,
                             ResolveMiss::NoSymbolProcess => counts.native_unasked += 1,
+                            ResolveMiss::TooManyNames => counts.native_past_limit += 1,
                             _ => {}
                         }
                     }

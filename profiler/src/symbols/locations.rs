@@ -32,14 +32,14 @@ const NAME_BYTES_OF_EACH_MAX: usize = 1 << 20;
 const NAME_BYTES_RESERVED_MAX: usize = 16 << 20;
 
 const LOCATIONS: Quota = Quota {
-    shared_max: LOCATIONS_MAX,
-    of_each_max: LOCATIONS_OF_EACH_MAX,
-    reserve_max: LOCATIONS_RESERVED_MAX,
+    shared: LOCATIONS_MAX,
+    of_each: LOCATIONS_OF_EACH_MAX,
+    reserve: LOCATIONS_RESERVED_MAX,
 };
 const NAME_BYTES: Quota = Quota {
-    shared_max: NAME_BYTES_MAX,
-    of_each_max: NAME_BYTES_OF_EACH_MAX,
-    reserve_max: NAME_BYTES_RESERVED_MAX,
+    shared: NAME_BYTES_MAX,
+    of_each: NAME_BYTES_OF_EACH_MAX,
+    reserve: NAME_BYTES_RESERVED_MAX,
 };
 
 /// Shown for what is past one of these limits.

@@ -8,11 +8,11 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quota {
     /// By whoever comes first.
-    pub(super) shared_max: usize,
+    pub(super) shared: usize,
     /// By each in any case.
-    pub(super) of_each_max: usize,
+    pub(super) of_each: usize,
     /// By all of those who come later together: there may be any number of processes.
-    pub(super) reserve_max: usize,
+    pub(super) reserve: usize,
 }
 
 /// What was taken, and by whom.
@@ -38,13 +38,12 @@ impl<O: Copy + Eq + Hash> Usage<O> {
     /// `owner` may take something.
     pub(super) fn has_room(&self, quota: &Quota, owner: O) -> bool {
         let own = || self.of_each.get(&owner).copied().unwrap_or_default();
-        self.shared < quota.shared_max
-            || (self.reserve < quota.reserve_max && own() < quota.of_each_max)
+        self.shared < quota.shared || (self.reserve < quota.reserve && own() < quota.of_each)
     }
 
     /// It takes so much.
     pub(super) fn take(&mut self, quota: &Quota, owner: O, amount: usize) {
-        let from = if self.shared < quota.shared_max {
+        let from = if self.shared < quota.shared {
             &mut self.shared
         } else {
             &mut self.reserve
@@ -60,9 +59,9 @@ mod tests {
     use super::*;
 
     const QUOTA: Quota = Quota {
-        shared_max: 1000,
-        of_each_max: 10,
-        reserve_max: 100,
+        shared: 1000,
+        of_each: 10,
+        reserve: 100,
     };
 
     #[test]

@@ -125,6 +125,6 @@ mod tests {
         let file = tempfile::tempfile().expect("a file");
         let mut fail = |_| Err(io::Error::other("waited"));
         let mut to = Watched::new(file, &mut fail);
-        to.write_all(&[0; 100_000]).expect("written");
+        to.write_all(&vec![0; 100_000]).expect("written");
     }
 }
