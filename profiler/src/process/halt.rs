@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 
 use super::{
     cgroup::{self, Mount},
@@ -59,7 +59,7 @@ impl Halt {
             Self::Stopped => format!("`kill -CONT {pid}` lets it run"),
             Self::Traced(_) => "let it run there, or end the tracer".to_owned(),
             Self::FrozenAndStopped(folder) => format!(
-                "both must end: {}; {}",
+                "it takes both steps: {}; {}",
                 Self::Frozen(folder.clone()).remedy(pid),
                 Self::Stopped.remedy(pid)
             ),
@@ -137,9 +137,9 @@ fn stops(status: &str) -> bool {
         set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
             .unwrap_or_default()
     };
-    let bit = |signal: Signal| 1 << (signal as u32 - 1);
-    let always = bit(Signal::SIGSTOP);
-    let usually = bit(Signal::SIGTSTP) | bit(Signal::SIGTTIN) | bit(Signal::SIGTTOU);
+    let bit = |signal: Signal| 1_u64 << (signal.as_raw() - 1);
+    let always = bit(Signal::STOP);
+    let usually = bit(Signal::TSTP) | bit(Signal::TTIN) | bit(Signal::TTOU);
     let usually = usually & !(set("SigBlk") | set("SigIgn") | set("SigCgt"));
     (set("SigPnd") | set("ShdPnd")) & (always | usually) != 0
 }

@@ -269,6 +269,19 @@ pub(super) fn offset_frame(kind: FrameKind, module: &str, at: u64, miss: Resolve
     }
 }
 
+/// What is shown for code of the kernel whose name was not found in time.
+pub(super) fn late_kernel_frame(at: Avma) -> Frame {
+    Frame {
+        kind: FrameKind::Kernel,
+        name: format!("{at:#x}").into(),
+        file: None,
+        line: None,
+        first_line: None,
+        module: None,
+        miss: Some(ResolveMiss::NotInTime),
+    }
+}
+
 fn name_bytes(frame: &Frame) -> usize {
     frame.name.len() + frame.file.as_deref().map_or(0, str::len)
 }

@@ -22,14 +22,14 @@ use super::{
     CrossCheck, Module, ModuleKind, NameDiagnosis, Named, NativeOptions, NativeSymbolizer, Place,
     Request, SymbolProcess,
     budgets::Budgets,
-    locations::{LocationKey, Locations, offset_frame, unknown_frame},
+    locations::{LocationKey, Locations, late_kernel_frame, offset_frame, unknown_frame},
     module::c_library_directory,
     process::{ForkedChild, ModuleIndex, Process},
     python_codes::{Lookup, PythonCodes},
 };
 use crate::{
     model::{
-        Avma, CodeAddress, FileOffset, Frame, FrameKind, ImageId, LocationId, LocationTable, Pid,
+        Avma, CodeAddress, FileOffset, FrameKind, ImageId, LocationId, LocationTable, Pid,
         PythonFrame, ResolveMiss, ResolvedStack, UnwoundStack, UserFrame,
     },
     process::{
@@ -559,15 +559,7 @@ impl Resolver {
                 let kind = module.frame_kind();
                 offset_frame(kind, &module.name, offset.0, ResolveMiss::NotInTime)
             }
-            LocationKey::Kernel(at) => Frame {
-                kind: FrameKind::Kernel,
-                name: format!("{at:#x}").into(),
-                file: None,
-                line: None,
-                first_line: None,
-                module: None,
-                miss: Some(ResolveMiss::NotInTime),
-            },
+            LocationKey::Kernel(at) => late_kernel_frame(at),
         });
         Named {
             locations,
@@ -603,40 +595,5 @@ fn is_interpreter(path: &Path, python: &PythonInfo) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::process::read_executable_mappings;
-
-    #[inline(never)]
-    fn is_sampled_last(n: u64) -> u64 {
-        std::hint::black_box(n).wrapping_mul(5)
-    }
-
-    #[test]
-    fn what_is_asked_for_last_gets_its_name() {
-        let pid = Pid(std::process::id());
-        let image = ImageId(1);
-        let target = Target::check(pid).expect("runs");
-        let mappings = read_executable_mappings(pid).expect("maps").mappings;
-        let mut resolver = Resolver::start(SymbolProcess::start()).expect("starts");
-        resolver.add_process(image, &target, PythonInfo::unknown());
-        while !resolver.update(image, &mappings, PythonInfo::unknown(), None) {}
-        let at = Avma(is_sampled_last as *const () as u64);
-        let stack = UnwoundStack {
-            pid,
-            image,
-            user: vec![UserFrame::Native(CodeAddress::Leaf(at))],
-            ..UnwoundStack::empty()
-        };
-        let mut resolved = ResolvedStack::empty();
-        resolver.resolve(&stack, &mut resolved);
-        let location = resolved.locations[0];
-        // Nothing was handed over yet: the symbol process has not even been started.
-        let named = resolver.finish(Duration::from_mins(1));
-        let names = named.locations.frames(location);
-        assert!(
-            names.iter().any(|it| it.name.contains("is_sampled_last")),
-            "{names:?}"
-        );
-    }
-}
+#[path = "resolver_tests.rs"]
+mod tests;
