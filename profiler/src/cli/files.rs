@@ -5,16 +5,19 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use super::{
     report::{notes, subtitle, title},
     settings::{Destination, Outputs},
+    signals::Writing,
 };
 use crate::{
     model::Pid,
-    output::{self, Format, OutputError, OutputFile, OutputOptions, Owner, Rendered, Shortened},
+    output::{
+        self, Format, OutputError, OutputFile, OutputOptions, Owner, Rendered, Shortened, Waiting,
+    },
     profile::{Granularity, View},
     session::Recording,
 };
@@ -80,14 +83,15 @@ impl Prepared {
     /// Writes the recording to all of them. What one of them does not take any more goes to a place for such cases:
     /// what was recorded may not come again. Neither takes more rights than the calling thread has.
     ///
-    /// Nothing more is written once `stop` is set.
+    /// Nothing more is written once `writing` is to stop.
     pub(crate) fn write(
         self,
         recording: &Recording,
         view: View,
         granularity: Granularity,
-        stop: &AtomicBool,
+        writing: &Writing,
     ) -> Stored {
+        let stop = &writing.stop;
         let options = OutputOptions {
             view,
             granularity,
@@ -108,14 +112,14 @@ impl Prepared {
                 }
             };
             stored.shortened.push((format, *rendered.shortened()));
-            match write_to(file, &rendered, u64::MAX, stop) {
+            match write_to(file, &rendered, u64::MAX, writing) {
                 Ok(destination) => stored.files.push((destination, format)),
                 Err(source) => {
                     let is_over = !source.is_about_the_place() || stop.load(Ordering::Relaxed);
                     let found = (!is_over)
                         .then(|| {
                             fallback_directories()
-                                .find_map(|it| keep(&rendered, &it, format, owner, stop))
+                                .find_map(|it| keep(&rendered, &it, format, owner, writing))
                         })
                         .flatten();
                     stored.files.extend(found.clone().map(|it| (it, format)));
@@ -132,10 +136,12 @@ fn write_to(
     file: OutputFile,
     rendered: &Rendered,
     bytes_max: u64,
-    stop: &AtomicBool,
+    writing: &Writing,
 ) -> Result<Destination, OutputError> {
-    let written = file.commit(|out| {
-        let room = bytes_max;
+    let place = file.to_string();
+    let mut waiting = |waiting| while_waiting(&place, waiting, writing);
+    let written = file.commit_while(&mut waiting, |out| {
+        let (room, stop) = (bytes_max, &writing.stop);
         rendered.write(&mut Bounded { out, room, stop })
     })?;
     if written.owner_not_set {
@@ -149,6 +155,28 @@ fn write_to(
     ))
 }
 
+/// A reader may pause for so long without a word about it.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Says once what is waited for, until writing is to stop.
+fn while_waiting(place: &str, waiting: Waiting, writing: &Writing) -> io::Result<()> {
+    match waiting {
+        Waiting::NoReader => writing.waits_for(&format!("a reader of {place}")),
+        Waiting::Full(since) if since >= PAUSE => {
+            writing.waits_for(&format!("the reader of {place}"));
+        }
+        Waiting::Full(_) => {}
+    }
+    if writing.stop.load(Ordering::Relaxed) {
+        return Err(stopped());
+    }
+    Ok(())
+}
+
+fn stopped() -> io::Error {
+    io::Error::other("writing was stopped")
+}
+
 /// Writes until `stop` is set, and at most a number of bytes.
 struct Bounded<'w> {
     out: &'w mut dyn Write,
@@ -159,7 +187,7 @@ struct Bounded<'w> {
 impl Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(io::Error::other("writing was stopped"));
+            return Err(stopped());
         }
         let room = self.room.checked_sub(bytes.len() as u64);
         self.room = room.ok_or(io::ErrorKind::FileTooLarge)?;
@@ -191,7 +219,7 @@ fn keep(
     directory: &Path,
     format: Format,
     owner: Option<Owner>,
-    stop: &AtomicBool,
+    writing: &Writing,
 ) -> Option<Destination> {
     let system = rustix::fs::statfs(directory).ok()?;
     let bytes_max = if IN_MEMORY.contains(&system.f_type) {
@@ -202,5 +230,5 @@ fn keep(
     let extension = format.file_extensions()[0];
     let name = format!("pyprof-kept-{}.{extension}", std::process::id());
     let file = OutputFile::private(directory, name.as_ref(), owner).ok()?;
-    write_to(file, rendered, bytes_max, stop).ok()
+    write_to(file, rendered, bytes_max, writing).ok()
 }

@@ -13,6 +13,7 @@ pub(super) fn native(quality: &Quality) -> Option<String> {
         native_late,
         native_too_costly,
         native_unasked,
+        native_past_limit,
         symbol_processes_lost,
         ..
     } = *quality;
@@ -25,6 +26,10 @@ pub(super) fn native(quality: &Quality) -> Option<String> {
         (
             native_unasked,
             "not looked up: the process for that could not be started (see -v)",
+        ),
+        (
+            native_past_limit,
+            "of processes with more functions, or longer names, than are kept",
         ),
     ];
     let known: u64 = causes.iter().map(|(count, _)| count).sum();
@@ -99,5 +104,16 @@ mod tests {
         };
         let line = native(&quality).unwrap();
         assert!(line.contains("10 not looked up"), "{line}");
+        let past_limit = Quality {
+            native_unnamed: 10,
+            native_past_limit: 10,
+            ..Quality::default()
+        };
+        let line = native(&past_limit).unwrap();
+        assert!(
+            line.contains("10 of processes with more functions")
+                && !line.contains("without a symbol"),
+            "{line}"
+        );
     }
 }

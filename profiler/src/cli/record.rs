@@ -214,7 +214,7 @@ async fn record_running(
     };
     let (stopped, stop) = oneshot::channel();
     let (aborting, aborted) = oneshot::channel();
-    let writing = Arc::new(Writing::default());
+    let writing = Arc::new(Writing::new(settings.quiet));
     let state = writing.clone();
     // On its own, to be there when the recording is busy.
     tokio::spawn(async move {
@@ -252,7 +252,7 @@ async fn record_command(
     let (stopped, stop) = oneshot::channel();
     let (aborting, aborted) = oneshot::channel();
     let (begun, has_begun) = oneshot::channel();
-    let writing = Arc::new(Writing::default());
+    let writing = Arc::new(Writing::new(settings.quiet));
     let state = writing.clone();
     // On its own, to be there when the recording is busy.
     let followed = tokio::spawn(async move {
@@ -359,7 +359,7 @@ async fn finish(
     writing.begin();
     let (recording, stored) = tokio::task::spawn_blocking(move || {
         outputs.run(move |prepared| {
-            let stored = prepared.write(&recording, view, granularity, &writing.stop);
+            let stored = prepared.write(&recording, view, granularity, &writing);
             (recording, stored)
         })
     })

@@ -16,7 +16,7 @@ use self::{
     python::{name_advice, python_share},
     quality::{cross_check, lost, stacks, throttled},
     remark::{is_about_targets, remark},
-    who::{cpu_time, how_long, named, rate, who},
+    who::{cpu_time, how_long, named, rate, watched_processes, who},
 };
 use super::{
     missing_names,
@@ -162,9 +162,14 @@ pub(crate) fn nothing_to_draw(recording: &Recording) -> Vec<String> {
             "{watched}, but no sample of it was taken ({}); nothing to draw",
             rate(summary)
         )
-    } else if is_held(summary) {
+    } else if let Some(held) = held(summary) {
         // The remark says by what, and what to do.
-        format!("{watched}: it cannot run; nothing to draw")
+        let none_can = match held {
+            1 => "it cannot",
+            2 => "neither of them can",
+            _ => "none of them can",
+        };
+        format!("{watched}: {none_can} run; nothing to draw")
     } else {
         format!("{watched}: this profiler samples running code; nothing to draw")
     };
@@ -173,10 +178,13 @@ pub(crate) fn nothing_to_draw(recording: &Recording) -> Vec<String> {
     lines
 }
 
-/// The only process cannot run.
-fn is_held(summary: &Summary) -> bool {
-    let held = |remark: &Remark| matches!(remark, Remark::Halted { .. });
-    summary.roots == 1 && summary.remarks.iter().any(held)
+/// The number of processes, where none of them can run.
+fn held(summary: &Summary) -> Option<u64> {
+    let held = summary.remarks.iter().find_map(|remark| match remark {
+        Remark::Halted { others, .. } => Some(others + 1),
+        _ => None,
+    })?;
+    (held >= watched_processes(summary).max(summary.roots as u64)).then_some(held)
 }
 
 /// CPU time within which no sample need be taken.

@@ -15,6 +15,9 @@ use crate::{
     symbols::{CrossCheck, NameDiagnosis},
 };
 
+#[path = "report_held_tests.rs"]
+mod held;
+
 fn target(names: NameDiagnosis) -> TargetSummary {
     TargetSummary {
         pid: Pid(4242),
@@ -517,6 +520,17 @@ fn names_that_are_missing_have_their_reason() {
     let said = text(unread.clone());
     assert!(said.contains("10.0 % were not read in time"), "{said}");
     assert!(!said.contains("ended"), "{said}");
+    let past_limit = Quality {
+        unread: 0,
+        past_limit: 1_000,
+        ..unread.clone()
+    };
+    let said = text(past_limit);
+    assert!(
+        said.contains("90.0 % of the Python frames seen have names")
+            && said.contains("10.0 % are shown as [too many different functions]"),
+        "{said}"
+    );
     let ended = Quality {
         unread: 0,
         ended: 1_000,
@@ -537,35 +551,6 @@ fn names_that_are_missing_have_their_reason() {
             && said.contains("10.0 % of the samples have code of another compiler"),
         "{said}"
     );
-}
-
-#[test]
-fn a_process_that_cannot_run_is_said_to_be_held_and_how_to_let_it_go() {
-    let mut held = recording(Quality::default());
-    held.summary.targets[0].cpu_time = Duration::ZERO;
-    for (halt, words) in [
-        (Halt::Stopped, &["SIGSTOP", "`kill -CONT 4242`"][..]),
-        (Halt::Traced(Some(Pid(9))), &["tracer", "pid 9"]),
-        (
-            Halt::Frozen("/sys/fs/cgroup/web\u{1b}".into()),
-            &["/sys/fs/cgroup/web\\", "freezer.state", "docker unpause"],
-        ),
-    ] {
-        held.summary.remarks = vec![Remark::Halted {
-            pid: Pid(4242),
-            halt,
-            others: 2,
-        }];
-        let lines = nothing_to_draw(&held);
-        assert!(
-            lines[0].ends_with("it cannot run; nothing to draw"),
-            "{lines:?}"
-        );
-        for word in words {
-            assert!(lines[1].contains(word), "no {word:?} in {lines:?}");
-        }
-        assert!(lines[1].contains("so are 2 more") && !lines[1].contains('\u{1b}'));
-    }
 }
 
 #[test]

@@ -100,12 +100,13 @@ impl Signals {
 
     /// Waits for the signal that stops sampling, calls `stop`, and then for one that means "at once".
     ///
-    /// Where the result is being written already, SIGTERM and SIGHUP mean that from the first.
+    /// Where the result is being written already, SIGTERM and SIGHUP mean that from the first, and so does Ctrl-C where it
+    /// was said that writing waits for a reader.
     pub(crate) async fn stop_and_abort(mut self, writing: &Writing, stop: impl FnOnce()) -> Caught {
         let first = self.next().await;
         // The session may have ended by itself a moment ago.
         stop();
-        if writing.has_begun() && first != Caught::Interrupt {
+        if writing.has_begun() && (first != Caught::Interrupt || writing.waits()) {
             exit_later();
             return first;
         }
@@ -132,7 +133,7 @@ impl Caught {
     /// What people call it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Interrupt => "a second Ctrl-C",
+            Self::Interrupt => "Ctrl-C",
             Self::Terminate => "SIGTERM",
             Self::HangUp => "SIGHUP",
         }
@@ -161,11 +162,35 @@ fn exit_later() {
 #[derive(Debug, Default)]
 pub(crate) struct Writing {
     begun: AtomicBool,
+    /// Whoever sits there knows that it waits for a reader, and that Ctrl-C gives up.
+    waits: AtomicBool,
+    /// Nothing is said.
+    quiet: bool,
     /// For the thread that writes.
     pub(crate) stop: AtomicBool,
 }
 
 impl Writing {
+    /// None has begun yet. `quiet`: it is not said what it waits for.
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self {
+            quiet,
+            ..Self::default()
+        }
+    }
+
+    /// Writing does not go on without this: says so, the first time. From then on, the first Ctrl-C gives up.
+    pub(crate) fn waits_for(&self, what: &str) {
+        // The flag first: standard error may be what nobody reads.
+        if !self.waits.swap(true, Ordering::Relaxed) && !self.quiet {
+            super::report::print(&[format!("waiting for {what}; Ctrl-C gives up")]);
+        }
+    }
+
+    fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
     /// The result is being written from now on.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
@@ -231,6 +256,15 @@ mod tests {
     fn nohup_is_respected() {
         assert!(ignores_hang_up("SigBlk:\t0\nSigIgn:\t0000000000001001\n"));
         assert!(!ignores_hang_up("SigIgn:\t0000000000001000\n"));
+    }
+
+    #[test]
+    fn from_the_word_about_a_missing_reader_on_writing_waits() {
+        let writing = Writing::new(true);
+        writing.begin();
+        assert!(!writing.waits());
+        writing.waits_for("a reader of fifo");
+        assert!(writing.waits() && writing.has_begun());
     }
 
     #[test]

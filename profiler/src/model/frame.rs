@@ -48,6 +48,8 @@ pub enum ResolveMiss {
     NoMapping,
     /// The kernel's symbols cannot be read (`kernel.kptr_restrict`).
     KernelSymbols,
+    /// Names, or functions, are more than are kept, and this process's share of them is used up.
+    TooManyNames,
 }
 
 /// One function on a stack, as it will be shown.
@@ -112,6 +114,7 @@ impl fmt::Display for ResolveMiss {
             Self::Contested => "named twice in a perf map that two processes write",
             Self::NoMapping => "not in any mapping",
             Self::KernelSymbols => "kernel symbols not readable",
+            Self::TooManyNames => "more names than are kept",
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A process id (thread group id), as seen from pyprof-bpf's own pid namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pid(pub u32);
 
 /// A thread id, in the same namespace as [`Pid`].

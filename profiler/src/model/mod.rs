@@ -14,6 +14,8 @@ pub use ids::{Hz, ImageId, KtimeNs, Pid, ThreadName, Tid};
 pub use process::{ProcessChange, ProcessEvent};
 pub use sample::{RawSample, SavedRegister, StackCopy};
 pub use stack::{PythonEnd, PythonFrame, ResolvedStack, StackEnd, UnwoundStack, UserFrame};
+#[cfg(test)]
+pub(crate) use visible::as_compatible;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use visible::is_never_shown;
-pub(crate) use visible::{Shower, as_compatible, visible};
+pub(crate) use visible::{Shower, begins_as_number, needs_next, visible};

@@ -10,14 +10,16 @@
 
 mod descriptor;
 mod directory;
+mod reader;
 mod stream;
 mod unfinished;
 
 use std::{
     ffi::{OsStr, OsString},
+    fmt,
     fs::File,
     io::{self, BufWriter, Write},
-    os::fd::OwnedFd,
+    os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -27,12 +29,14 @@ use rustix::{
 };
 
 use self::{
+    reader::Watched,
     stream::{Found, Stream},
     unfinished::Unfinished,
 };
 use super::OutputError;
 
 pub use descriptor::descriptor;
+pub use reader::{Waiting, WhileWaiting};
 
 /// Who shall own a file: the user who called `sudo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,11 +141,20 @@ impl OutputFile {
         Ok(Self { place, owner })
     }
 
-    /// Writes what `content` writes.
+    /// Writes what `content` writes, and waits for a reader as long as it takes.
     ///
     /// On any error, one of `content` included, nothing remains in the directory.
     pub fn commit(
         self,
+        content: impl FnOnce(&mut dyn Write) -> Result<(), OutputError>,
+    ) -> Result<Written, OutputError> {
+        self.commit_while(&mut |_| Ok(()), content)
+    }
+
+    /// The same; `waiting` is called again and again while nobody reads what is written, and ends it with an error.
+    pub fn commit_while(
+        self,
+        waiting: &mut WhileWaiting<'_>,
         content: impl FnOnce(&mut dyn Write) -> Result<(), OutputError>,
     ) -> Result<Written, OutputError> {
         let written = |path| Written {
@@ -150,17 +163,25 @@ impl OutputFile {
             owner_not_set: false,
         };
         match self.place {
-            Place::Stdout => fill(io::stdout().lock(), content).map(|()| written(None)),
-            Place::Descriptor { file, number } => fill(file, content).map(|()| Written {
-                descriptor: Some(number),
-                ..written(None)
-            }),
+            Place::Stdout => {
+                // Itself, and not what would divide the bytes into lines.
+                let file = io::stdout().as_fd().try_clone_to_owned();
+                let file = file.map_err(|source| OutputError::Write { source })?;
+                fill(Watched::new(file.into(), &mut *waiting), content).map(|()| written(None))
+            }
+            Place::Descriptor { file, number } => fill(Watched::new(file, &mut *waiting), content)
+                .map(|()| Written {
+                    descriptor: Some(number),
+                    ..written(None)
+                }),
             Place::Stream { stream, path } => {
-                let file = stream.into_file().map_err(|source| OutputError::Open {
-                    path: path.clone(),
-                    source,
-                })?;
-                fill(file, content).map(|()| written(Some(path)))
+                let file = stream
+                    .into_file(&mut *waiting)
+                    .map_err(|source| OutputError::Open {
+                        path: path.clone(),
+                        source,
+                    })?;
+                fill(Watched::new(file, &mut *waiting), content).map(|()| written(Some(path)))
             }
             Place::New {
                 directory,
@@ -201,6 +222,16 @@ impl OutputFile {
                     owner_not_set,
                 })
             }
+        }
+    }
+}
+
+impl fmt::Display for OutputFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Stdout => f.write_str("standard output"),
+            Place::Descriptor { number, .. } => write!(f, "descriptor {number}"),
+            Place::Stream { path, .. } | Place::New { path, .. } => path.display().fmt(f),
         }
     }
 }

@@ -26,7 +26,7 @@ use std::io::Write;
 use crate::profile::{Granularity, Profile, View};
 
 pub use error::OutputError;
-pub use file::{OutputFile, Owner, Written, check_stdout, descriptor};
+pub use file::{OutputFile, Owner, Waiting, WhileWaiting, Written, check_stdout, descriptor};
 pub use format::Format;
 pub use shortened::Shortened;
 

@@ -4,7 +4,7 @@
 //! terminals, nothing at all, or thousands of characters. Here it becomes one readable piece of text that a reader of
 //! folded stacks takes for one frame, that XML may hold, and that a terminal prints without obeying it.
 
-use crate::model::{Shower, as_compatible};
+use crate::model::{Shower, begins_as_number, needs_next};
 
 /// Shown in the place of `;`, which separates frames: REVERSED SEMICOLON. No normalisation form turns it into one, as it
 /// would the Greek question mark, which looks more like it.
@@ -22,11 +22,13 @@ pub(super) fn clean(raw: &str, chars_max: usize) -> String {
     let mut text = String::with_capacity(raw.len().min(chars_max));
     let (mut shown, mut cut_at) = (0, 0);
     let mut shower = Shower::default();
-    for c in raw.chars() {
+    let mut chars = raw.chars().peekable();
+    while let Some(c) = chars.next() {
         let begin = text.len();
-        shower.push(if c == ';' { SEMICOLON } else { c }, &mut text);
+        let next = chars.peek().copied();
+        shower.push(if c == ';' { SEMICOLON } else { c }, next, &mut text);
         shown += text[begin..].chars().count();
-        if shown < chars_max {
+        if shown < chars_max && !needs_next(c) {
             cut_at = text.len();
         }
         if shown > chars_max {
@@ -51,7 +53,7 @@ pub(super) fn frame(text: &str) -> String {
     frame.extend(text[..at_start].chars().map(|_| BLANK));
     let split = inner
         .rfind(char::is_whitespace)
-        .filter(|&space| is_number(inner[space..].trim_start()));
+        .filter(|&space| begins_as_number(inner[space..].trim_start()));
     // So begin comments, and frames that stand for others.
     let mark = ["# ", "… "].iter().find(|mark| inner.starts_with(**mark));
     let mark = mark.map(|mark| mark.len() - 1);
@@ -72,23 +74,17 @@ pub(super) fn without_middle(text: &str, bytes_max: usize) -> String {
         return text.to_owned();
     }
     let room = bytes_max.saturating_sub('…'.len_utf8()) / 2;
-    let start = text.floor_char_boundary(room);
+    let start = text[..text.floor_char_boundary(room)].trim_end_matches(needs_next);
     let end = text.ceil_char_boundary(text.len() - room);
     // A mark belongs to the letter before it, which is gone.
     let end = text[end..].trim_start_matches(|c: char| !c.is_ascii() && !c.is_alphanumeric());
-    format!("{}…{end}", &text[..start])
-}
-
-/// A reader takes the word for a number, or would once the text is normalised.
-fn is_number(word: &str) -> bool {
-    let word = as_compatible(word);
-    let number = word.split('.').next().unwrap_or(&word);
-    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    format!("{start}…{end}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::as_compatible;
 
     fn shown(raw: &str) -> String {
         frame(&clean(raw, 8192))

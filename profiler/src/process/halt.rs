@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::process::Signal;
+
 use super::{
     cgroup::{self, Mount},
     status::Stat,
@@ -23,6 +25,8 @@ pub enum Halt {
     Traced(Option<Pid>),
     /// Its control group is frozen: this folder.
     Frozen(PathBuf),
+    /// The same, and a signal has stopped it as well: thawed, it would not run yet.
+    FrozenAndStopped(PathBuf),
 }
 
 impl fmt::Display for Halt {
@@ -33,11 +37,17 @@ impl fmt::Display for Halt {
             Self::Traced(Some(tracer)) => {
                 write!(f, "held by a tracer, such as a debugger: pid {tracer}")
             }
-            Self::Frozen(folder) => write!(
-                f,
-                "frozen with its control group {}",
-                folder.display().to_string().escape_debug()
-            ),
+            Self::Frozen(folder) | Self::FrozenAndStopped(folder) => {
+                write!(
+                    f,
+                    "frozen with its control group {}",
+                    folder.display().to_string().escape_debug()
+                )?;
+                if matches!(self, Self::FrozenAndStopped(_)) {
+                    write!(f, ", and {}", Self::Stopped)?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -48,6 +58,11 @@ impl Halt {
         match self {
             Self::Stopped => format!("`kill -CONT {pid}` lets it run"),
             Self::Traced(_) => "let it run there, or end the tracer".to_owned(),
+            Self::FrozenAndStopped(folder) => format!(
+                "it takes both steps: {}; {}",
+                Self::Frozen(folder.clone()).remedy(pid),
+                Self::Stopped.remedy(pid)
+            ),
             Self::Frozen(folder) => {
                 let (file, word) = if folder.join(FREEZE).exists() {
                     (folder.join(FREEZE), "0")
@@ -92,13 +107,41 @@ pub fn halt_of(pid: Pid) -> Option<Halt> {
     }
     if can_run {
         // A thread in a frozen group looks as if it slept.
-        return frozen(pid).map(Halt::Frozen);
+        return frozen(pid).map(|folder| {
+            if is_stopped_below(Path::new(&format!("/proc/{pid}"))) {
+                Halt::FrozenAndStopped(folder)
+            } else {
+                Halt::Frozen(folder)
+            }
+        });
     }
     match traced {
         Some(thread) => Some(Halt::Traced(tracer_of(&thread))),
         None if stopped > 0 => Some(Halt::Stopped),
         None => None,
     }
+}
+
+/// A frozen process, of this folder in /proc, will be stopped once it is thawed: it was stopped before, or the signal is
+/// waiting.
+fn is_stopped_below(process: &Path) -> bool {
+    let read = |name| fs::read_to_string(process.join(name)).unwrap_or_default();
+    read("wchan").trim() == "do_signal_stop" || stops(&read("status"))
+}
+
+/// A signal that stops is pending, by a /proc/PID/status, and nothing keeps it from doing so.
+fn stops(status: &str) -> bool {
+    let set = |name: &str| {
+        let mut lines = status.lines();
+        let set = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+            .unwrap_or_default()
+    };
+    let bit = |signal: Signal| 1_u64 << (signal.as_raw() - 1);
+    let always = bit(Signal::STOP);
+    let usually = bit(Signal::TSTP) | bit(Signal::TTIN) | bit(Signal::TTOU);
+    let usually = usually & !(set("SigBlk") | set("SigIgn") | set("SigCgt"));
+    (set("SigPnd") | set("ShdPnd")) & (always | usually) != 0
 }
 
 fn tracer_of(thread: &Path) -> Option<Pid> {
@@ -198,6 +241,36 @@ mod tests {
         assert!(halt.remedy(pid).contains(&format!("kill -CONT {pid}")));
         process.signal("-CONT");
         assert!(eventually(|| halt_of(pid).is_none()));
+    }
+
+    #[test]
+    fn a_frozen_process_that_a_signal_will_stop_is_known_as_both() {
+        let pending = |set: &str, caught: &str| {
+            stops(&format!(
+                "SigPnd:\t0000000000000000\nShdPnd:\t{set}\nSigBlk:\t0000000000000000\n\
+                 SigIgn:\t0000000000000000\nSigCgt:\t{caught}\n"
+            ))
+        };
+        assert!(pending("0000000000040000", "0000000000000000"), "SIGSTOP");
+        assert!(pending("0000000000080000", "0000000000000000"), "SIGTSTP");
+        assert!(!pending("0000000000080000", "0000000000080000"), "caught");
+        assert!(!pending("0000000000004000", "0000000000000000"), "SIGTERM");
+        assert!(!stops(""));
+        let process = Sleeping::start();
+        process.signal("-STOP");
+        let folder = format!("/proc/{}", process.pid());
+        // Who may not look where it waits knows only of signals that are pending.
+        let may_look = fs::read_to_string("/proc/self/wchan").is_ok_and(|at| at.trim() == "0")
+            && rustix::process::geteuid().is_root();
+        if may_look {
+            assert!(eventually(|| is_stopped_below(Path::new(&folder))));
+        }
+        let halt = Halt::FrozenAndStopped("/sys/fs/cgroup/web".into());
+        let remedy = halt.remedy(Pid(7));
+        assert!(
+            remedy.contains("THAWED") && remedy.contains("kill -CONT 7"),
+            "{remedy}"
+        );
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Quality {
     pub contested: u64,
     /// Those of them whose code was freed before it was read.
     pub freed: u64,
+    /// Those of them whose process has more functions, or longer names, than are kept.
+    pub past_limit: u64,
     /// Samples with code of another compiler that no perf map names.
     pub with_foreign_jit: u64,
     /// Frames of compiled code (the interpreter's own included) that have a symbol.
@@ -46,6 +48,8 @@ pub struct Quality {
     pub native_too_costly: u64,
     /// Those of them that nobody could be asked about: there was no process to parse symbols in.
     pub native_unasked: u64,
+    /// Those of them whose process has more functions, or longer names, than are kept.
+    pub native_past_limit: u64,
     /// Processes for parsing symbols that crashed, or took too much and were ended. Set like `ring_full`.
     pub symbol_processes_lost: u64,
     /// Samples not in the profile: the profile's limits were reached.
@@ -65,12 +69,14 @@ pub(super) struct FrameCounts {
     freed: u64,
     unread: u64,
     ended: u64,
+    past_limit: u64,
     foreign_jit: u64,
     native_named: u64,
     native_unnamed: u64,
     native_late: u64,
     native_too_costly: u64,
     native_unasked: u64,
+    native_past_limit: u64,
 }
 
 impl Quality {
@@ -109,11 +115,13 @@ impl Quality {
             self.freed += counts.freed * count;
             self.unread += counts.unread * count;
             self.ended += counts.ended * count;
+            self.past_limit += counts.past_limit * count;
             self.native_named += counts.native_named * count;
             self.native_unnamed += counts.native_unnamed * count;
             self.native_late += counts.native_late * count;
             self.native_too_costly += counts.native_too_costly * count;
             self.native_unasked += counts.native_unasked * count;
+            self.native_past_limit += counts.native_past_limit * count;
         }
         if has_python {
             self.with_python += count;
@@ -146,6 +154,10 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                         counts.python_unnamed += 1;
                         counts.ended += 1;
                     }
+                    (FrameKind::Python, Some(ResolveMiss::TooManyNames)) => {
+                        counts.python_unnamed += 1;
+                        counts.past_limit += 1;
+                    }
                     (FrameKind::Jit, Some(ResolveMiss::ForeignJit)) => counts.foreign_jit += 1,
                     (FrameKind::Python, Some(_))
                     | (FrameKind::Jit, Some(ResolveMiss::NotInPerfMap)) => {
@@ -167,6 +179,7 @@ pub(super) fn frame_counts(locations: &LocationTable) -> Vec<FrameCounts> {
                             ResolveMiss::NotInTime => counts.native_late += 1,
                             ResolveMiss::SymbolsTooCostly => counts.native_too_costly += 1,
                             ResolveMiss::NoSymbolProcess => counts.native_unasked += 1,
+                            ResolveMiss::TooManyNames => counts.native_past_limit += 1,
                             _ => {}
                         }
                     }
@@ -269,9 +282,10 @@ mod tests {
     #[test]
     fn each_reason_for_a_python_frame_without_a_name_is_counted() {
         for (miss, expected) in [
-            (ResolveMiss::FreedCode, (1, 0, 0)),
-            (ResolveMiss::UnreadCode, (0, 1, 0)),
-            (ResolveMiss::EndedCode, (0, 0, 1)),
+            (ResolveMiss::FreedCode, (1, 0, 0, 0)),
+            (ResolveMiss::UnreadCode, (0, 1, 0, 0)),
+            (ResolveMiss::EndedCode, (0, 0, 1, 0)),
+            (ResolveMiss::TooManyNames, (0, 0, 0, 1)),
         ] {
             let nameless = Frame {
                 miss: Some(miss),
@@ -280,7 +294,12 @@ mod tests {
             let mut builder = Builder::new(false);
             builder.add(&[nameless], 1);
             let quality = builder.finish().quality;
-            let counted = (quality.freed, quality.unread, quality.ended);
+            let counted = (
+                quality.freed,
+                quality.unread,
+                quality.ended,
+                quality.past_limit,
+            );
             assert_eq!((counted, quality.python_unnamed), (expected, 1), "{miss:?}");
         }
     }

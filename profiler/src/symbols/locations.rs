@@ -4,8 +4,9 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use rustc_hash::FxHashMap;
 
+use super::quota::{Quota, Usage};
 use crate::model::{
-    Avma, FileOffset, Frame, FrameKind, Location, LocationId, LocationTable, ResolveMiss,
+    Avma, FileOffset, Frame, FrameKind, Location, LocationId, LocationTable, Pid, ResolveMiss,
 };
 
 /// Functions that CPython enters without a Python caller: below them nothing is missing.
@@ -20,9 +21,26 @@ const ROOTS: [&str; 5] = [
 /// Most locations, of some 150 bytes each. A large program has some ten thousand; a process that makes up code addresses
 /// has no end of them.
 const LOCATIONS_MAX: usize = 500_000;
+/// Those that a process gets although others have taken all, and how many of these there are.
+const LOCATIONS_OF_EACH_MAX: usize = 10_000;
+const LOCATIONS_RESERVED_MAX: usize = 100_000;
 
 /// Most bytes of names. A process may rename its functions all the time.
 const NAME_BYTES_MAX: usize = 48 << 20;
+/// The same for names.
+const NAME_BYTES_OF_EACH_MAX: usize = 1 << 20;
+const NAME_BYTES_RESERVED_MAX: usize = 16 << 20;
+
+const LOCATIONS: Quota = Quota {
+    shared: LOCATIONS_MAX,
+    of_each: LOCATIONS_OF_EACH_MAX,
+    reserve: LOCATIONS_RESERVED_MAX,
+};
+const NAME_BYTES: Quota = Quota {
+    shared: NAME_BYTES_MAX,
+    of_each: NAME_BYTES_OF_EACH_MAX,
+    reserve: NAME_BYTES_RESERVED_MAX,
+};
 
 /// Shown for what is past one of these limits.
 const LEFT_OUT: &str = "[too many different functions]";
@@ -65,10 +83,20 @@ pub(super) struct Locations {
     hasher: RandomState,
     /// Python frames whose names come later, or never.
     waiting_python: Vec<LocationId>,
-    name_bytes: usize,
+    /// The process whose stacks are being resolved.
+    owner: Pid,
+    /// Which process each location was made for: its names are of that one's share.
+    owners: Vec<Pid>,
+    count: Usage<Pid>,
+    name_bytes: Usage<Pid>,
 }
 
 impl Locations {
+    /// Whatever is interned from now on is of this process.
+    pub(super) const fn set_owner(&mut self, pid: Pid) {
+        self.owner = pid;
+    }
+
     /// The location of a place, and whether it is new: then somebody must be asked for its name.
     pub(super) fn intern(&mut self, key: LocationKey, kind: FrameKind) -> (LocationId, bool) {
         if let Some(&id) = self.keys.get(&key) {
@@ -98,7 +126,8 @@ impl Locations {
         if self.is_full() && &*frame.name != LEFT_OUT {
             return self.left_out(frame.kind);
         }
-        self.name_bytes = self.name_bytes.saturating_add(name_bytes(&frame));
+        self.name_bytes
+            .take(&NAME_BYTES, self.owner, name_bytes(&frame));
         let is_python = frame.kind == FrameKind::Python;
         let traits = Traits {
             is_python,
@@ -131,9 +160,10 @@ impl Locations {
         id
     }
 
-    /// A limit is reached.
+    /// A limit is reached, and the share of its own that the process has.
     fn is_full(&self) -> bool {
-        self.traits.len() >= LOCATIONS_MAX || self.name_bytes >= NAME_BYTES_MAX
+        !self.count.has_room(&LOCATIONS, self.owner)
+            || !self.name_bytes.has_room(&NAME_BYTES, self.owner)
     }
 
     /// What stands for all that finds no room: one location for each kind.
@@ -145,7 +175,7 @@ impl Locations {
             line: None,
             first_line: None,
             module: None,
-            miss: None,
+            miss: Some(ResolveMiss::TooManyNames),
         })
     }
 
@@ -153,17 +183,21 @@ impl Locations {
         let id = LocationId(self.traits.len() as u32);
         self.table.locations.push(location);
         self.traits.push(traits);
+        self.owners.push(self.owner);
+        self.count.take(&LOCATIONS, self.owner, 1);
         id
     }
 
     /// Gives a location its frames; those past the limit share a name.
     pub(super) fn name(&mut self, id: LocationId, mut location: Location) {
+        let owner = self.owners.get(id.0 as usize).copied().unwrap_or_default();
         for frame in &mut location.frames {
-            if self.name_bytes >= NAME_BYTES_MAX {
+            if !self.name_bytes.has_room(&NAME_BYTES, owner) {
                 frame.name = LEFT_OUT.into();
                 frame.file = None;
+                frame.miss = Some(ResolveMiss::TooManyNames);
             }
-            self.name_bytes = self.name_bytes.saturating_add(name_bytes(frame));
+            self.name_bytes.take(&NAME_BYTES, owner, name_bytes(frame));
         }
         if let Some(place) = self.table.locations.get_mut(id.0 as usize) {
             *place = location;
@@ -235,6 +269,19 @@ pub(super) fn offset_frame(kind: FrameKind, module: &str, at: u64, miss: Resolve
     }
 }
 
+/// What is shown for code of the kernel whose name was not found in time.
+pub(super) fn late_kernel_frame(at: Avma) -> Frame {
+    Frame {
+        kind: FrameKind::Kernel,
+        name: format!("{at:#x}").into(),
+        file: None,
+        line: None,
+        first_line: None,
+        module: None,
+        miss: Some(ResolveMiss::NotInTime),
+    }
+}
+
 fn name_bytes(frame: &Frame) -> usize {
     frame.name.len() + frame.file.as_deref().map_or(0, str::len)
 }
@@ -259,7 +306,7 @@ mod tests {
     fn names_without_end_share_one_location() {
         let mut locations = Locations::default();
         let first = locations.intern_frame(frame("first"));
-        let long = "x".repeat(NAME_BYTES_MAX);
+        let long = "x".repeat(NAME_BYTES_MAX + NAME_BYTES_OF_EACH_MAX);
         locations.intern_frame(frame(&long));
         let (one, other) = (
             locations.intern_frame(frame("one")),
@@ -276,5 +323,38 @@ mod tests {
         assert!(!is_new && place != one, "another kind, another location");
         let shown = &locations.table().locations[one.0 as usize].frames[0];
         assert_eq!(&*shown.name, LEFT_OUT);
+        assert_eq!(
+            shown.miss,
+            Some(ResolveMiss::TooManyNames),
+            "that is no name"
+        );
+    }
+
+    #[test]
+    fn a_process_whose_names_have_no_end_leaves_the_others_theirs() {
+        let mut locations = Locations::default();
+        let name_of = |locations: &Locations, id: LocationId| {
+            locations.table().frames(id)[0].name.to_string()
+        };
+        locations.set_owner(Pid(1));
+        let mut taken = 0;
+        while !locations.is_full() {
+            locations.intern_frame(frame(&format!("{taken}{}", "x".repeat(1 << 16))));
+            taken += 1;
+        }
+        let late = locations.intern_frame(frame("late"));
+        assert_eq!(name_of(&locations, late), LEFT_OUT);
+        locations.set_owner(Pid(2));
+        for number in 0..1000 {
+            let name = format!("honest{number}");
+            let id = locations.intern_frame(frame(&name));
+            assert_eq!(name_of(&locations, id), name);
+        }
+        // A name that comes later is of the share of the process that it was asked for.
+        let waiting = locations.unnamed_python();
+        locations.set_owner(Pid(1));
+        let frames = vec![frame("later")];
+        locations.name(waiting, Location { frames });
+        assert_eq!(name_of(&locations, waiting), "later");
     }
 }

@@ -22,6 +22,7 @@ pub mod perf_map;
 mod process;
 mod python_codes;
 pub mod python_name;
+mod quota;
 mod recent;
 mod resolver;
 mod shared_memory;

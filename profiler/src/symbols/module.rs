@@ -1,6 +1,11 @@
 //! A file with code, kept open so that it can be symbolized whatever becomes of its path or process.
 
-use std::{fs::File, io, path::PathBuf, sync::Arc};
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use crate::{
     model::FrameKind,
@@ -69,9 +74,17 @@ impl Module {
 }
 
 impl ModuleKind {
-    /// Of a file that is not the interpreter, by the name that it has where it is installed.
-    pub(super) fn of_file(name: &str) -> Self {
-        if is_c_library(name) {
+    /// Of a file that is not the interpreter, by the path that it has where it is installed. `c_library` is the directory
+    /// of the C library that is mapped beside it.
+    pub(super) fn of_file(path: &Path, c_library: Option<&Path>) -> Self {
+        let name = file_name(path);
+        let is_theirs = is_whole_c_library(&name)
+            || is_allocator(&name)
+            || (is_part_of_c_library(&name)
+                && path.parent().is_some_and(|directory| {
+                    c_library == Some(directory) || is_system_directory(directory)
+                }));
+        if is_theirs {
             Self::CLibrary
         } else {
             Self::Library
@@ -79,56 +92,83 @@ impl ModuleKind {
     }
 }
 
-/// The file is a part of glibc or musl, or stands in for one. `libm.so.6` is, and `libm-2.31.so`, as older versions are
-/// called; `libm.so` is not: any library may be called so.
-fn is_c_library(name: &str) -> bool {
-    const PARTS: [&str; 14] = [
-        "libc",
-        "libm",
-        "libmvec",
-        "libpthread",
-        "libdl",
-        "librt",
-        "libutil",
-        "libanl",
-        "libresolv",
-        "libnsl",
-        "libthread_db",
-        "libc_malloc_debug",
-        "libBrokenLocale",
-        "ld",
-    ];
-    const ALLOCATORS: [&str; 4] = ["libjemalloc", "libtcmalloc", "libmimalloc", "libsnmalloc"];
-    let digits_and_dots = |text: &str| {
-        text.starts_with(|c: char| c.is_ascii_digit())
-            && text.chars().all(|c| c.is_ascii_digit() || c == '.')
-    };
-    // `libm.so.6`
-    if let Some((stem, version)) = name.split_once(".so.")
-        && digits_and_dots(version)
-        && (PARTS.contains(&stem)
-            || stem.starts_with("libnss_")
-            || is_loader(stem)
-            || stem.starts_with("libc.musl-"))
-    {
-        return true;
-    }
-    // `libm-2.31.so`
-    if let Some((stem, version)) = name
-        .strip_suffix(".so")
-        .and_then(|stem| stem.rsplit_once('-'))
-        && digits_and_dots(version)
-        && (PARTS.contains(&stem) || stem.starts_with("libnss_"))
-    {
-        return true;
-    }
+/// The directory that a C library is mapped from, of all files that are mapped.
+pub(super) fn c_library_directory<'p>(
+    mut mapped: impl Iterator<Item = &'p Path>,
+) -> Option<&'p Path> {
+    mapped
+        .find(|path| is_whole_c_library(&file_name(path)))
+        .and_then(Path::parent)
+}
+
+/// The file is the C library itself, or its dynamic loader.
+fn is_whole_c_library(name: &str) -> bool {
     // musl is one file; glibc has a linker script of that name.
-    let is_whole = matches!(name, "libc.so" | "ld.so");
-    let is_allocator = ALLOCATORS.iter().any(|allocator| {
+    matches!(name, "libc.so" | "ld.so" | "libc.so.6")
+        || glibc_version_removed(name).is_some_and(|stem| matches!(stem, "libc" | "ld"))
+        || name.split_once(".so.").is_some_and(|(stem, version)| {
+            digits_and_dots(version) && (is_loader(stem) || stem.starts_with("libc.musl-"))
+        })
+}
+
+/// The file is called as a part of glibc is: with the very number that glibc's has. A library of somebody else may be
+/// called so, too, and any is called `libutil.so.3` or `libm.so`.
+fn is_part_of_c_library(name: &str) -> bool {
+    const SONAMES: [&str; 12] = [
+        "libm.so.6",
+        "libmvec.so.1",
+        "libpthread.so.0",
+        "libdl.so.2",
+        "librt.so.1",
+        "libutil.so.1",
+        "libanl.so.1",
+        "libresolv.so.2",
+        "libnsl.so.1",
+        "libthread_db.so.1",
+        "libc_malloc_debug.so.0",
+        "libBrokenLocale.so.1",
+    ];
+    let is_name_service = |stem: &str| stem.starts_with("libnss_");
+    SONAMES.contains(&name)
+        || name.strip_suffix(".so.2").is_some_and(is_name_service)
+        || glibc_version_removed(name).is_some_and(|stem| {
+            let mut stems = SONAMES.iter().filter_map(|name| name.split_once(".so."));
+            is_name_service(stem) || stems.any(|(of_part, _)| of_part == stem)
+        })
+}
+
+/// `libm-2.31.so`, as older versions of glibc call their files, without its end.
+fn glibc_version_removed(name: &str) -> Option<&str> {
+    let (stem, version) = name.strip_suffix(".so")?.rsplit_once('-')?;
+    (version.starts_with("2.") && digits_and_dots(version)).then_some(stem)
+}
+
+/// A replacement of `malloc`.
+fn is_allocator(name: &str) -> bool {
+    const ALLOCATORS: [&str; 4] = ["libjemalloc", "libtcmalloc", "libmimalloc", "libsnmalloc"];
+    ALLOCATORS.iter().any(|allocator| {
         let rest = name.strip_prefix(allocator);
         rest.is_some_and(|rest| rest.starts_with(['.', '-', '_']) && rest.contains(".so"))
-    });
-    is_whole || is_allocator
+    })
+}
+
+/// Where distributions install the C library: `/lib64`, `/usr/lib/x86_64-linux-gnu`.
+fn is_system_directory(directory: &Path) -> bool {
+    let is_root = |directory: &Path| {
+        let below = directory
+            .strip_prefix("/usr")
+            .or_else(|_| directory.strip_prefix("/"));
+        below
+            .is_ok_and(|below| matches!(below.to_str(), Some("lib" | "lib64" | "lib32" | "libx32")))
+    };
+    let is_of_machine = |name: &str| name.contains("-linux-");
+    is_root(directory)
+        || (directory.parent().is_some_and(is_root) && is_of_machine(&file_name(directory)))
+}
+
+fn digits_and_dots(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_digit() || c == '.')
 }
 
 /// `ld-linux-x86-64.so.2`, `ld-musl-x86_64.so.1`, `ld64.so.2`.
@@ -140,6 +180,10 @@ fn is_loader(stem: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn installed(name: &str) -> ModuleKind {
+        ModuleKind::of_file(&Path::new("/usr/lib/x86_64-linux-gnu").join(name), None)
+    }
+
     #[test]
     fn the_c_library_is_known_by_the_names_of_its_files() {
         for name in [
@@ -148,20 +192,36 @@ mod tests {
             "libm.so.6",
             "libpthread-2.17.so",
             "libpthread.so.0",
+            "libutil.so.1",
+            "libanl.so.1",
+            "librt.so.1",
+            "libdl.so.2",
+            "libresolv.so.2",
+            "libthread_db.so.1",
+            "libBrokenLocale.so.1",
             "ld-linux-x86-64.so.2",
             "ld-2.31.so",
             "ld-musl-x86_64.so.1",
             "libc.musl-x86_64.so.1",
             "libc.so",
             "libnss_files.so.2",
+            "libnss_files-2.31.so",
             "libjemalloc.so.2",
             "libtcmalloc_minimal.so.4",
             "libmimalloc-secure.so.2.1",
         ] {
-            assert_eq!(ModuleKind::of_file(name), ModuleKind::CLibrary, "{name}");
+            assert_eq!(installed(name), ModuleKind::CLibrary, "{name}");
         }
         for name in [
             "libm.so",
+            "libm.so.7",
+            "libutil.so.2",
+            "libutil.so.1.0",
+            "libdl.so.1",
+            "librt.so.2",
+            "libanl.so.3",
+            "libnsl.so.2",
+            "libutil-1.4.so",
             "libcrypto.so.3",
             "libcurl.so.4",
             "libc10.so",
@@ -175,7 +235,40 @@ mod tests {
             "c.so.6",
             "",
         ] {
-            assert_eq!(ModuleKind::of_file(name), ModuleKind::Library, "{name}");
+            assert_eq!(installed(name), ModuleKind::Library, "{name}");
         }
+    }
+
+    #[test]
+    fn a_library_of_the_program_that_is_called_as_a_part_of_glibc_is_the_programs() {
+        let kind = |path: &str, c_library: Option<&str>| {
+            ModuleKind::of_file(Path::new(path), c_library.map(Path::new))
+        };
+        let usual = Some("/usr/lib/x86_64-linux-gnu");
+        for path in [
+            "/srv/app/libutil.so.1",
+            "/srv/app/lib/libm.so.6",
+            "/usr/lib/python3/libdl.so.2",
+            "/usr/local/lib/librt.so.1",
+            "/srv/app/libutil-2.31.so",
+        ] {
+            assert_eq!(kind(path, usual), ModuleKind::Library, "{path}");
+        }
+        for (path, c_library) in [
+            ("/lib64/libm.so.6", None),
+            ("/lib/x86_64-linux-gnu/libm-2.31.so", usual),
+            (
+                "/nix/store/x-glibc-2.40/lib/libm.so.6",
+                Some("/nix/store/x-glibc-2.40/lib"),
+            ),
+            ("/srv/root/usr/lib/libutil.so.1", Some("/srv/root/usr/lib")),
+        ] {
+            assert_eq!(kind(path, c_library), ModuleKind::CLibrary, "{path}");
+        }
+        let mapped = ["/srv/app/x", "/opt/glibc/libc.so.6", "/opt/glibc/libm.so.6"];
+        assert_eq!(
+            c_library_directory(mapped.iter().map(Path::new)),
+            Some(Path::new("/opt/glibc"))
+        );
     }
 }

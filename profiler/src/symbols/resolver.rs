@@ -22,13 +22,14 @@ use super::{
     CrossCheck, Module, ModuleKind, NameDiagnosis, Named, NativeOptions, NativeSymbolizer, Place,
     Request, SymbolProcess,
     budgets::Budgets,
-    locations::{LocationKey, Locations, offset_frame, unknown_frame},
+    locations::{LocationKey, Locations, late_kernel_frame, offset_frame, unknown_frame},
+    module::c_library_directory,
     process::{ForkedChild, ModuleIndex, Process},
     python_codes::{Lookup, PythonCodes},
 };
 use crate::{
     model::{
-        Avma, CodeAddress, FileOffset, Frame, FrameKind, ImageId, LocationId, LocationTable, Pid,
+        Avma, CodeAddress, FileOffset, FrameKind, ImageId, LocationId, LocationTable, Pid,
         PythonFrame, ResolveMiss, ResolvedStack, UnwoundStack, UserFrame,
     },
     process::{
@@ -218,6 +219,7 @@ impl Resolver {
         }
         let mut modules = FxHashMap::default();
         let mut to_open = OPENED_AT_ONCE;
+        let c_library = c_library_directory(mappings.iter().filter_map(Mapping::path));
         self.is_any_pending = false;
         for mapping in mappings {
             let same = process
@@ -231,7 +233,7 @@ impl Resolver {
                 .filter(|_| same);
             let module = known.or_else(|| {
                 to_open = to_open.checked_sub(mapping.is_of_file().into())?;
-                self.open(process.pid, mapping, &process.python)
+                self.open(process.pid, mapping, &process.python, c_library)
             });
             if let Some(module) = module {
                 modules.insert(mapping.begin, module);
@@ -245,7 +247,13 @@ impl Resolver {
     }
 
     /// Opens the file of a mapping, or finds it among those open already.
-    fn open(&mut self, pid: Pid, mapping: &Mapping, python: &PythonInfo) -> Option<ModuleIndex> {
+    fn open(
+        &mut self,
+        pid: Pid,
+        mapping: &Mapping,
+        python: &PythonInfo,
+        c_library: Option<&Path>,
+    ) -> Option<ModuleIndex> {
         let opened = match mapping.kind {
             MappingKind::File { .. } => {
                 let opened = open_mapped(pid, mapping);
@@ -273,7 +281,7 @@ impl Resolver {
         }
         let kind = match mapping.path() {
             Some(path) if is_interpreter(path, python) => ModuleKind::Interpreter,
-            Some(path) => ModuleKind::of_file(&file_name(path)),
+            Some(path) => ModuleKind::of_file(path, c_library),
             None => ModuleKind::Vdso,
         };
         if self.modules.len() >= self.modules_max {
@@ -324,6 +332,7 @@ impl Resolver {
             ref trampolines,
             ref kernel,
         } = *stack;
+        self.locations.set_owner(pid);
         resolved.ktime = ktime;
         resolved.pid = pid;
         resolved.tid = tid;
@@ -548,15 +557,7 @@ impl Resolver {
                 let kind = module.frame_kind();
                 offset_frame(kind, &module.name, offset.0, ResolveMiss::NotInTime)
             }
-            LocationKey::Kernel(at) => Frame {
-                kind: FrameKind::Kernel,
-                name: format!("{at:#x}").into(),
-                file: None,
-                line: None,
-                first_line: None,
-                module: None,
-                miss: Some(ResolveMiss::NotInTime),
-            },
+            LocationKey::Kernel(at) => late_kernel_frame(at),
         });
         Named {
             locations,
@@ -592,40 +593,5 @@ fn is_interpreter(path: &Path, python: &PythonInfo) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::process::read_executable_mappings;
-
-    #[inline(never)]
-    fn is_sampled_last(n: u64) -> u64 {
-        std::hint::black_box(n).wrapping_mul(5)
-    }
-
-    #[test]
-    fn what_is_asked_for_last_gets_its_name() {
-        let pid = Pid(std::process::id());
-        let image = ImageId(1);
-        let target = Target::check(pid).expect("runs");
-        let mappings = read_executable_mappings(pid).expect("maps").mappings;
-        let mut resolver = Resolver::start(SymbolProcess::start()).expect("starts");
-        resolver.add_process(image, &target, PythonInfo::unknown());
-        while !resolver.update(image, &mappings, PythonInfo::unknown(), None) {}
-        let at = Avma(is_sampled_last as *const () as u64);
-        let stack = UnwoundStack {
-            pid,
-            image,
-            user: vec![UserFrame::Native(CodeAddress::Leaf(at))],
-            ..UnwoundStack::empty()
-        };
-        let mut resolved = ResolvedStack::empty();
-        resolver.resolve(&stack, &mut resolved);
-        let location = resolved.locations[0];
-        // Nothing was handed over yet: the symbol process has not even been started.
-        let named = resolver.finish(Duration::from_mins(1));
-        let names = named.locations.frames(location);
-        assert!(
-            names.iter().any(|it| it.name.contains("is_sampled_last")),
-            "{names:?}"
-        );
-    }
-}
+#[path = "resolver_tests.rs"]
+mod tests;

@@ -20,7 +20,9 @@ const ADVICE_SHARE: u64 = 20;
 
 pub(super) fn python_share(summary: &Summary, quality: &Quality) -> Option<String> {
     let frames = quality.python_named + quality.python_unnamed;
-    if quality.python_named == 0 && quality.freed + quality.unread + quality.ended == 0 {
+    if quality.python_named == 0
+        && quality.freed + quality.unread + quality.ended + quality.past_limit == 0
+    {
         // The advice says it all.
         return None;
     }
@@ -52,6 +54,13 @@ pub(super) fn python_share(summary: &Summary, quality: &Quality) -> Option<Strin
             line,
             "; {} were not read before their process ended",
             percent(quality.ended, frames)
+        );
+    }
+    if quality.past_limit > 0 {
+        let _ = write!(
+            line,
+            "; {} are shown as [too many different functions], as their process has more or longer names than are kept",
+            percent(quality.past_limit, frames)
         );
     }
     if quality.with_foreign_jit > 0 {

@@ -87,6 +87,7 @@ pub(super) fn remark(remark: &Remark) -> String {
             visible(&halt.to_string()),
             match others {
                 0 => String::new(),
+                1 => " (so is 1 more)".to_owned(),
                 others => format!(" (so are {} more)", grouped(*others)),
             },
             visible(&halt.remedy(*pid))

@@ -55,6 +55,11 @@ pub(super) fn processes(summary: &Summary) -> u64 {
     pids.len() as u64 + summary.unsampled.untold
 }
 
+/// All processes that were recorded, with samples or without.
+pub(super) fn watched_processes(summary: &Summary) -> u64 {
+    processes(summary) + summary.unsampled.processes + idle(summary)
+}
+
 /// Processes that were asked for and have no samples.
 fn idle(summary: &Summary) -> u64 {
     let pids: BTreeSet<Pid> = summary.targets.iter().map(|target| target.pid).collect();

@@ -12,6 +12,8 @@ use rustix::{
     io::Errno,
 };
 
+use super::reader::{LOOK, Waiting, WhileWaiting};
+
 /// `PIPEFS_MAGIC` (include/uapi/linux/magic.h).
 const PIPEFS_MAGIC: i64 = 0x5049_5045;
 
@@ -68,23 +70,26 @@ impl Stream {
                 stat.st_uid
             )));
         }
-        let open = match open(&found, OFlags::NONBLOCK) {
-            Ok(file) => {
-                // Only the opening must not wait.
-                rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
-                Some(file)
-            }
+        let open = match open_at_once(&found) {
+            Ok(file) => Some(file),
             Err(Errno::NXIO) => None,
             Err(errno) => return Err(errno),
         };
         Ok(Found::Stream(Self { found, open }))
     }
 
-    /// The stream, open for writing. Waits for a reader of a FIFO.
-    pub(super) fn into_file(self) -> io::Result<File> {
-        match self.open {
-            Some(file) => Ok(file),
-            None => Ok(open(&self.found, OFlags::empty())?),
+    /// The stream, open for writing. Waits for a reader of a FIFO, until `waiting` fails.
+    pub(super) fn into_file(self, waiting: &mut WhileWaiting<'_>) -> io::Result<File> {
+        if let Some(file) = self.open {
+            return Ok(file);
+        }
+        loop {
+            match open_at_once(&self.found) {
+                Ok(file) => return Ok(file),
+                Err(Errno::NXIO) => waiting(Waiting::NoReader)?,
+                Err(errno) => return Err(errno.into()),
+            }
+            std::thread::sleep(LOOK);
         }
     }
 }
@@ -93,9 +98,12 @@ fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// From a handle that cannot write (`O_PATH`) to one that can.
-fn open(found: &OwnedFd, more: OFlags) -> Result<File, Errno> {
+/// From a handle that cannot write (`O_PATH`) to one that can. A FIFO that nobody reads gives `ENXIO`.
+fn open_at_once(found: &OwnedFd) -> Result<File, Errno> {
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC | more;
-    rustix::fs::open(path, flags, Mode::empty()).map(File::from)
+    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    // Only the opening must not wait.
+    rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file.into())
 }

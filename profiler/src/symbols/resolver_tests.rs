@@ -1,0 +1,37 @@
+//! That names arrive.
+
+use super::*;
+use crate::process::read_executable_mappings;
+
+#[inline(never)]
+fn is_sampled_last(n: u64) -> u64 {
+    std::hint::black_box(n).wrapping_mul(5)
+}
+
+#[test]
+fn what_is_asked_for_last_gets_its_name() {
+    let pid = Pid(std::process::id());
+    let image = ImageId(1);
+    let target = Target::check(pid).expect("runs");
+    let mappings = read_executable_mappings(pid).expect("maps").mappings;
+    let mut resolver = Resolver::start(SymbolProcess::start()).expect("starts");
+    resolver.add_process(image, &target, PythonInfo::unknown());
+    while !resolver.update(image, &mappings, PythonInfo::unknown(), None) {}
+    let at = Avma(is_sampled_last as *const () as u64);
+    let stack = UnwoundStack {
+        pid,
+        image,
+        user: vec![UserFrame::Native(CodeAddress::Leaf(at))],
+        ..UnwoundStack::empty()
+    };
+    let mut resolved = ResolvedStack::empty();
+    resolver.resolve(&stack, &mut resolved);
+    let location = resolved.locations[0];
+    // Nothing was handed over yet: the symbol process has not even been started.
+    let named = resolver.finish(Duration::from_mins(1));
+    let names = named.locations.frames(location);
+    assert!(
+        names.iter().any(|it| it.name.contains("is_sampled_last")),
+        "{names:?}"
+    );
+}
