@@ -8,7 +8,7 @@ use super::{
     ended::Finished,
     ending::{CODE_WAITS, MAPS_WORK, RING_WORK},
     limits,
-    rate::{RateFacts, remark_on, undersampled},
+    rate::{RateFacts, remark_on, spread, undersampled},
     record::Session,
     targets::Stages,
 };
@@ -75,7 +75,10 @@ impl Session {
             samples: counters.samples,
             // Of processes that were not sampled, the rate says nothing.
             cpu_time: cpu_time.saturating_sub(undersampled.iter().map(|it| it.cpu_time).sum()),
-            is_even: undersampled.is_empty(),
+            processes: (targets.len() as u64 + unsampled.processes)
+                .try_into()
+                .unwrap_or(u32::MAX),
+            spread: spread(&targets, &undersampled),
         };
         let throttling = rate.throttling(settings.frequency);
         remarks.extend(remark_on(&undersampled));
