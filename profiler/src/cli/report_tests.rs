@@ -14,7 +14,7 @@ use crate::{
     session::{
         PythonSource, SampledEvent, Spread, StopReason, TargetSummary, Throttling, Unsampled,
     },
-    symbols::{CrossCheck, NameDiagnosis},
+    symbols::NameDiagnosis,
 };
 
 fn target(names: NameDiagnosis) -> TargetSummary {

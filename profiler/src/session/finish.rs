@@ -33,6 +33,7 @@ impl Session {
     ) -> Recording {
         let ended = Instant::now();
         self.events.stop();
+        self.targets.stopped();
         let longest_turn = self.longest_turn;
         tracing::debug!("the longest turn took {longest_turn:?}");
         self.resolver.reader().limit_waits(CODE_WAITS);
