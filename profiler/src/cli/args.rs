@@ -281,9 +281,11 @@ pub(crate) enum ViewArg {
     /// interpreter count as the interpreter
     #[default]
     Python,
-    /// Python and native functions, the interpreter's too; Python functions stand in the place of its evaluation loop
+    /// Python and native functions, the interpreter's too; where frames are read from it, Python functions stand in the
+    /// place of its evaluation loop
     Mixed,
-    /// Native functions only, the interpreter's too; the evaluation loop's own time is that of its caller
+    /// Native functions only, the interpreter's too; where frames are read from it, the evaluation loop's own time is that
+    /// of its caller
     Native,
 }
 

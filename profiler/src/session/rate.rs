@@ -36,7 +36,7 @@ pub(super) struct RateFacts {
     pub(super) samples: u64,
     /// CPU time of those that were sampled as they should.
     pub(super) cpu_time: Duration,
-    /// Number of those.
+    /// Number of all processes.
     pub(super) processes: u32,
     /// How the samples are distributed over the processes.
     pub(super) spread: Spread,
