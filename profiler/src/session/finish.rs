@@ -32,8 +32,7 @@ impl Session {
         elapsed: Duration,
     ) -> Recording {
         let ended = Instant::now();
-        self.events.stop();
-        self.targets.stopped();
+        self.stop_sampling();
         let longest_turn = self.longest_turn;
         tracing::debug!("the longest turn took {longest_turn:?}");
         self.resolver.reader().limit_waits(CODE_WAITS);
@@ -76,9 +75,7 @@ impl Session {
             samples: counters.samples,
             // Of processes that were not sampled, the rate says nothing.
             cpu_time: cpu_time.saturating_sub(undersampled.iter().map(|it| it.cpu_time).sum()),
-            processes: (targets.len() as u64 + unsampled.processes)
-                .try_into()
-                .unwrap_or(u32::MAX),
+            processes: targets.len() as u64 + unsampled.processes,
             spread: spread(&targets, &undersampled),
         };
         let throttling = rate.throttling(settings.frequency);
@@ -136,6 +133,11 @@ impl Session {
             bpf,
         };
         Recording { profile, summary }
+    }
+
+    fn stop_sampling(&mut self) {
+        self.events.stop();
+        self.targets.stopped();
     }
 
     /// What the user should know of how it went.

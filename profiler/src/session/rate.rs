@@ -37,7 +37,7 @@ pub(super) struct RateFacts {
     /// CPU time of those that were sampled as they should.
     pub(super) cpu_time: Duration,
     /// Number of all processes.
-    pub(super) processes: u32,
+    pub(super) processes: u64,
     /// How the samples are distributed over the processes.
     pub(super) spread: Spread,
 }
@@ -67,7 +67,7 @@ impl RateFacts {
             RATE_TOLERANCE
         };
         // These errors go both ways, so that the error of the sum grows with the square root of their number.
-        let error = CPU_TIME_ERROR.mul_f64(f64::from(processes).sqrt());
+        let error = CPU_TIME_ERROR.mul_f64((processes as f64).sqrt());
         let expected = f64::from(asked.0) * cpu_time.saturating_sub(error).as_secs_f64();
         // Which of the clock's ticks meet the target is chance.
         let fewest = expected * (1.0 - tolerance) - RATE_DEVIATIONS * expected.sqrt();
