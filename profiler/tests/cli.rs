@@ -172,7 +172,85 @@ fn what_is_typed_wins_over_the_environment() {
     assert!(stderr(&output).contains("a.png"), "{}", stderr(&output));
 }
 
-/// Whoever asks: it needs no rights.
+/// Both of the pair were accepted, the one typed and the one in the environment: the unknown extension is the one thing wrong.
+#[test]
+fn child_processes_are_a_choice_that_can_be_typed_over_the_environment() {
+    for (name, value, word) in [
+        ("PYPROF_SUBPROCESSES", "1", "--no-subprocesses"),
+        ("PYPROF_SUBPROCESSES", "0", "--no-subprocesses"),
+        ("PYPROF_SUBPROCESSES", "0", "-s"),
+        ("PYPROF_NO_SUBPROCESSES", "1", "-s"),
+        ("PYPROF_NO_SUBPROCESSES", "0", "--no-subprocesses"),
+    ] {
+        let output = pyprof()
+            .args(["--pid", "1", word, "-o", "a.png"])
+            .env(name, value)
+            .output()
+            .unwrap();
+        let text = stderr(&output);
+        assert!(text.contains("a.png"), "{name}={value} {word}: {text}");
+    }
+}
+
+#[test]
+fn no_advice_starts_a_command_that_was_not_meant() {
+    for (words, reason) in [
+        (&["--pid", "1", "-d", "-1"][..], "--duration"),
+        (&["--pid", "-5"], "--pid"),
+        (&["--pid", "1", "-F", "-99"], "--frequency"),
+        (&["--pid", "1", "--foo"], "--foo"),
+        (&["doctor", "--pid", "-5"], "--pid"),
+        (&["doctor", "--foo"], "--foo"),
+        (&["doctor", "foo"], "foo"),
+        (&["activate", "--pid", "1", "--timeout", "-1"], "--timeout"),
+        (&["-1"], "-1"),
+    ] {
+        let output = run(words);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {text}");
+        assert!(text.contains(reason), "{words:?}: {text}");
+        for tip in ["-- -", "as a value", "record --"] {
+            assert!(!text.contains(tip), "{words:?}: {text}");
+        }
+    }
+    // An option that is nearly right still is.
+    let text = stderr(&run(&["--pid", "1", "--formt", "svg"]));
+    assert!(text.contains("--format"), "{text}");
+}
+
+#[test]
+fn a_number_alone_is_the_pid_of_the_command_it_was_given_to() {
+    for (words, advice, usage) in [
+        (
+            &["doctor", "123"][..],
+            "`doctor --pid 123`",
+            "Usage: pyprof-bpf doctor",
+        ),
+        (
+            &["activate", "123"],
+            "`activate --pid 123`",
+            "Usage: pyprof-bpf activate",
+        ),
+        (
+            &["record", "123"],
+            "`--pid 123`",
+            "Usage: pyprof-bpf record",
+        ),
+        (&["123"], "`--pid 123`", "Usage: pyprof-bpf [OPTIONS]"),
+    ] {
+        let output = run(words);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {text}");
+        assert!(text.contains(advice), "{words:?}: {text}");
+        assert!(text.contains(usage), "{words:?}: {text}");
+        assert_eq!(
+            text.contains("to record"),
+            !words.contains(&"doctor") && !words.contains(&"activate"),
+            "{text}"
+        );
+    }
+}
+
 /// It is for others, and a risk only where that is typed.
 #[test]
 fn switching_trampolines_on_is_explained() {

@@ -64,7 +64,6 @@ pub(crate) enum Command {
         shell: Shell,
     },
     /// Print the manual page
-    #[command(hide = true)]
     Man,
 }
 
@@ -73,7 +72,7 @@ pub(crate) enum Command {
 pub(crate) struct DoctorArgs {
     /// Process to look at, too: can it be recorded, and will its Python functions have names?
     #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID")]
-    #[arg(value_parser = pid)]
+    #[arg(value_parser = pid, allow_negative_numbers = true)]
     pub(crate) pid: Option<u32>,
 }
 
@@ -82,7 +81,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) struct ActivateArgs {
     /// Process to switch them on in
     #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID")]
-    #[arg(value_parser = pid)]
+    #[arg(value_parser = pid, allow_negative_numbers = true)]
     pub(crate) pid: u32,
 
     /// Switch them off instead
@@ -104,7 +103,7 @@ pub(crate) struct ActivateArgs {
     ///
     /// The process does it when a thread comes back to Python code from C code or from waiting. When the time is over, the
     /// request is withdrawn.
-    #[arg(long, value_name = "SECONDS", default_value = super::activate::DEFAULT_TIMEOUT)]
+    #[arg(long, value_name = "SECONDS", default_value = super::activate::DEFAULT_TIMEOUT, allow_negative_numbers = true)]
     pub(crate) timeout: String,
 }
 
@@ -120,7 +119,7 @@ pub(crate) struct RecordArgs {
     /// All threads of the process are sampled. The process is neither stopped nor changed. Lines are as good as spaces,
     /// and a pid that is there twice counts once: --pid "$(pgrep -f app.py)" records all that are found.
     #[arg(short, long, env = "PYPROF_PID", hide_env = true, value_name = "PID", help_heading = help::TARGET)]
-    #[arg(value_parser = pids)]
+    #[arg(value_parser = pids, allow_negative_numbers = true)]
     pub(crate) pid: Vec<Pids>,
 
     /// Record every Python process, also those that start later
@@ -144,11 +143,10 @@ pub(crate) struct RecordArgs {
 
     /// Record child processes too, and theirs [default: for a command that is started]
     #[arg(short, long, env = "PYPROF_SUBPROCESSES", hide_env = true, help_heading = help::TARGET, value_parser = BoolishValueParser::new())]
-    #[arg(overrides_with = "no_subprocesses")]
     pub(crate) subprocesses: bool,
 
     /// Record no child processes, not even those of a command that is started
-    #[arg(long, help_heading = help::TARGET, overrides_with = "subprocesses")]
+    #[arg(long, env = "PYPROF_NO_SUBPROCESSES", hide_env = true, help_heading = help::TARGET, value_parser = BoolishValueParser::new())]
     pub(crate) no_subprocesses: bool,
 
     /// Command to start and record, with its arguments
@@ -161,6 +159,7 @@ pub(crate) struct RecordArgs {
 
     /// Stop after this long: 10, 2.5s, 500ms, 2m or 1h [default: until Ctrl-C or the target's exit]
     #[arg(short, long, env = "PYPROF_DURATION", hide_env = true, value_name = "SECONDS", help_heading = help::SAMPLING)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) duration: Option<String>,
 
     /// Samples to take each second, on each CPU
@@ -174,10 +173,12 @@ pub(crate) struct RecordArgs {
         visible_short_alias = 'r',
         default_value_t = 99
     )]
-    #[arg(value_parser = frequency)]
+    #[arg(value_parser = frequency, allow_negative_numbers = true)]
     pub(crate) frequency: u32,
 
-    /// Record kernel stacks too: system calls, page faults, interrupts
+    /// Show kernel functions as frames: system calls, page faults, interrupts
+    ///
+    /// Their time is counted in any case; without this option it is that of the function that called the kernel.
     ///
     /// Naming their functions needs CAP_SYSLOG, or kernel.kptr_restrict = 0.
     #[arg(long, env = "PYPROF_KERNEL", hide_env = true, help_heading = help::SAMPLING, value_parser = BoolishValueParser::new())]
@@ -200,6 +201,8 @@ pub(crate) struct RecordArgs {
     /// Known extensions: .svg, .folded, .collapsed and .txt. Standard output, other descriptors (/dev/stderr, /dev/fd/3),
     /// pipes and devices get svg unless --format or the extension says otherwise, and a terminal gets no svg. Without this option the file is `pyprof-PID-TIME.svg` in
     /// the current directory, TIME in UTC; without the pid where several processes are asked for. A file that exists is never replaced.
+    /// With `-o - -- COMMAND`, what the command prints to standard output is mixed into the result: use `-o FILE`, or
+    /// `-o /dev/fd/3 3>FILE` in a root shell (sudo closes descriptor 3).
     #[arg(short, long, env = "PYPROF_OUTPUT", hide_env = true, value_name = "FILE", help_heading = help::OUTPUT)]
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) output: Vec<PathBuf>,
@@ -212,7 +215,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, env = "PYPROF_VIEW", hide_env = true, default_value = "python", help_heading = help::OUTPUT)]
     pub(crate) view: ViewArg,
 
-    /// Show all native frames, also those of the interpreter and the C library: short for --view mixed
+    /// Show native frames of the interpreter and the C library too: short for --view mixed
     #[arg(short, long, env = "PYPROF_NATIVE", hide_env = true, help_heading = help::OUTPUT, value_parser = BoolishValueParser::new())]
     pub(crate) native: bool,
 
@@ -262,7 +265,7 @@ pub(crate) enum FormatArg {
 /// `--python-from` as typed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PythonFromArg {
-    /// The interpreter's own frames, where its build is known (CPython 3.8 and later); else perf maps
+    /// The interpreter's own frames, where its build is known (CPython 3.8 to 3.15); else perf maps
     #[default]
     Auto,
     /// The interpreter's own frames, with lines; a process given by --pid whose frames cannot be read is refused
@@ -274,12 +277,15 @@ pub(crate) enum PythonFromArg {
 /// `--view` as typed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ViewArg {
-    /// Python functions, and the functions of extension modules and libraries that they call
+    /// Python functions, and the functions of extension modules and libraries that they call; modules compiled into the
+    /// interpreter count as the interpreter
     #[default]
     Python,
-    /// Python and native functions
+    /// Python and native functions, the interpreter's too; where frames are read from it, Python functions stand in the
+    /// place of its evaluation loop
     Mixed,
-    /// Native functions alone, the interpreter's own included
+    /// Native functions only, the interpreter's too; where frames are read from it, the evaluation loop's own time is that
+    /// of its caller
     Native,
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsString,
     io::{self, Write},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
@@ -203,9 +204,15 @@ impl Write for Bounded<'_> {
 
 /// Directories for a result whose own place is gone or full.
 fn fallback_directories() -> impl Iterator<Item = PathBuf> {
+    fallbacks(env::var_os("TMPDIR"), env::current_dir().ok())
+}
+
+/// Those of a user whose `TMPDIR` is this, and who is in that directory. `/var/tmp` comes before `/tmp`, which may be in
+/// memory.
+fn fallbacks(chosen: Option<OsString>, here: Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
+    let chosen = chosen.filter(|path| !path.is_empty()).map(PathBuf::from);
     let usual = ["/var/tmp", "/tmp"].map(PathBuf::from);
-    let here = env::current_dir().ok();
-    std::iter::once(env::temp_dir()).chain(usual).chain(here)
+    chosen.into_iter().chain(usual).chain(here)
 }
 
 /// The largest file that is put where nobody asked for it and where it takes memory, until somebody removes it.
@@ -231,4 +238,25 @@ fn keep(
     let name = format!("pyprof-kept-{}.{extension}", std::process::id());
     let file = OutputFile::private(directory, name.as_ref(), owner).ok()?;
     write_to(file, rendered, bytes_max, writing).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_kept_in_var_tmp_unless_the_user_chose_another_directory() {
+        for (chosen, expected) in [
+            (None, &["/var/tmp", "/tmp", "/here"][..]),
+            (Some(""), &["/var/tmp", "/tmp", "/here"]),
+            (Some("/srv/tmp"), &["/srv/tmp", "/var/tmp", "/tmp", "/here"]),
+        ] {
+            let places = fallbacks(chosen.map(OsString::from), Some("/here".into()));
+            let places: Vec<PathBuf> = places.collect();
+            assert_eq!(
+                places,
+                expected.iter().map(PathBuf::from).collect::<Vec<_>>()
+            );
+        }
+    }
 }

@@ -115,7 +115,10 @@ pub(crate) enum Parsed {
 
 /// Parses the words; help and version arrive as errors, as clap has it.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, clap::Error> {
-    let matches = command().try_get_matches_from(words).map_err(with_advice)?;
+    let words: Vec<OsString> = words.into_iter().collect();
+    let matches = command()
+        .try_get_matches_from(&words)
+        .map_err(|err| with_advice(err, words.get(1).and_then(|word| word.to_str())))?;
     let cli = Cli::from_arg_matches(&matches)?;
     Ok(match cli.command {
         None => Parsed::Record {
@@ -136,22 +139,49 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
     })
 }
 
-/// A word where none is expected is nearly always a pid without its option, or a command without its dashes.
-fn with_advice(err: clap::Error) -> clap::Error {
+/// A word where none is expected is nearly always a pid without its option, or a command without its dashes. `first` is
+/// the first word of all, which names the command if there is one.
+fn with_advice(err: clap::Error, first: Option<&str>) -> clap::Error {
     let word = match (err.kind(), err.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => text::visible(word),
         _ => return err,
     };
-    let advice = if word.starts_with('-') {
-        return err;
-    } else if word.bytes().all(|b| b.is_ascii_digit()) {
-        format!("unexpected `{word}`: to record the process of that number, use `--pid {word}`")
-    } else {
-        format!(
-            "unexpected `{word}`: a command to start comes after two dashes, `record -- {word}`"
-        )
+    if word.starts_with('-') {
+        return without_dashes_tip(err);
+    }
+    let is_number = word.bytes().all(|b| b.is_ascii_digit());
+    let advice = match first {
+        Some("doctor") if is_number => {
+            format!("to look at the process of that number, use `doctor --pid {word}`")
+        }
+        Some("activate") if is_number => {
+            format!("for the process of that number, use `activate --pid {word}`")
+        }
+        Some("doctor" | "activate" | "completions" | "man") => return err,
+        _ if is_number => format!("to record the process of that number, use `--pid {word}`"),
+        _ => format!("a command to start comes after two dashes, `record -- {word}`"),
     };
-    command().error(ErrorKind::UnknownArgument, advice)
+    let mut command = command();
+    command.build();
+    let command = match first.and_then(|name| command.find_subcommand_mut(name)) {
+        Some(subcommand) => subcommand,
+        None => &mut command,
+    };
+    command.error(
+        ErrorKind::UnknownArgument,
+        format!("unexpected `{word}`: {advice}"),
+    )
+}
+
+/// The error without clap's tip to put an unknown option after two dashes: it would be a command to start there.
+fn without_dashes_tip(mut err: clap::Error) -> clap::Error {
+    if let Some(ContextValue::StyledStrs(mut tips)) = err.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().contains(" as a value, use "));
+        if !tips.is_empty() {
+            err.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
+    err
 }
 
 /// The definition of the command line, from which help, completions and the manual page are made.

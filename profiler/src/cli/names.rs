@@ -14,6 +14,9 @@ const COMMAND_COLUMNS: usize = 60;
 /// The last CPython without trampolines of its own: those that it can be given have other commands.
 const LAST_WITHOUT_OWN: (u8, u8) = (3, 11);
 
+/// The first CPython that can be given trampolines.
+const FIRST_WITH_TRAMPOLINES: (u8, u8) = (3, 9);
+
 /// The first CPython whose frames are read.
 const FIRST_READ: (u8, u8) = (3, 8);
 
@@ -110,14 +113,16 @@ impl<'a> NameCase<'a> {
             {
                 advice
             }
-            NameDiagnosis::TooOld { version } => Advice {
-                finding: self.nameless(),
-                steps: if self.is_map_wanted() && version >= FIRST_READ {
-                    vec!["omit --python-from, and its own frames are read".to_owned()]
+            NameDiagnosis::TooOld { version } => Advice::new(
+                self.nameless(),
+                [if version < FIRST_READ {
+                    "run the program with CPython 3.8 to 3.15"
+                } else if self.is_map_wanted() {
+                    "omit --python-from, and its own frames are read"
                 } else {
-                    vec![]
-                },
-            },
+                    "run the program with a release build of CPython, 3.8 to 3.15"
+                }],
+            ),
             NameDiagnosis::NotActivated => self.not_activated(),
             NameDiagnosis::ActivatedLate => Advice::new(
                 "trampolines were switched on late, or off meanwhile: functions that ran without one are not in the picture",
@@ -192,17 +197,27 @@ impl<'a> NameCase<'a> {
     }
 
     fn not_activated(&self) -> Advice {
-        let is_map_wanted = self.is_map_wanted();
-        let steps = match self.old_python() {
+        let mut steps = self.trampoline_steps("--python-from perf-map");
+        if let Some(first) = steps.first_mut() {
+            let before = match (self.is_map_wanted(), self.old_python().is_some()) {
+                (true, true) => "omit --python-from, or ",
+                (true, false) => "omit --python-from, or have a perf map: ",
+                (false, true) => "",
+                (false, false) => "a perf map gives names: ",
+            };
+            first.insert_str(0, before);
+        }
+        Advice {
+            finding: self.nameless(),
+            steps,
+        }
+    }
+
+    /// How such a program gets trampolines; `option` is the one with which `record` gives it some.
+    fn trampoline_steps(&self, option: &str) -> Vec<String> {
+        match self.old_python() {
             Some(python) => vec![
-                format!(
-                    "{}`pyprof-bpf record --python-from perf-map -- {python} app.py`, without -I, -E and -S;",
-                    if is_map_wanted {
-                        "omit --python-from, or "
-                    } else {
-                        ""
-                    }
-                ),
+                format!("`pyprof-bpf record {option} -- {python} app.py`, without -I, -E and -S;"),
                 format!(
                     "or `{python} -m pyprof_trampoline app.py`, with the wheel of pyprof-bpf installed by `{python} -m pip`;"
                 ),
@@ -210,21 +225,25 @@ impl<'a> NameCase<'a> {
                     .to_owned(),
             ],
             None => vec![
-                format!(
-                    "{}: `python -X perf`, PYTHONPERFSUPPORT=1 (which -I and -E ignore),",
-                    if is_map_wanted {
-                        "omit --python-from, or have a perf map"
-                    } else {
-                        "a perf map gives names"
-                    }
-                ),
+                "`python -X perf`, PYTHONPERFSUPPORT=1 (which -I and -E ignore),".to_owned(),
                 "or sys.activate_stack_trampoline(\"perf\") in the program".to_owned(),
             ],
-        };
-        Advice {
-            finding: self.nameless(),
-            steps,
         }
+    }
+
+    /// How this process can be recorded with interpreter frames and trampolines, both.
+    pub(crate) fn cross_check_steps(&self) -> Vec<String> {
+        if self
+            .version
+            .is_some_and(|version| version < FIRST_WITH_TRAMPOLINES)
+        {
+            return vec![format!("{} cannot have trampolines", self.interpreter())];
+        }
+        let mut steps = self.trampoline_steps("--cross-check");
+        if let Some(first) = steps.first_mut() {
+            first.insert_str(0, "trampolines come with ");
+        }
+        steps
     }
 
     fn map_missing(&self) -> Advice {

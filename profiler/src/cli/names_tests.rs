@@ -63,6 +63,30 @@ fn an_interpreter_that_perf_maps_cannot_help_gets_no_recipe_for_them() {
 }
 
 #[test]
+fn a_python_that_can_have_no_names_has_a_step_that_helps() {
+    let source = refused(Remedy::PerfMap);
+    for (version, source, step) in [
+        ((3, 7), &source, "run the program with CPython 3.8 to 3.15"),
+        ((2, 7), &source, "run the program with CPython 3.8 to 3.15"),
+        (
+            (3, 7),
+            &PythonSource::PerfMap,
+            "run the program with CPython 3.8 to 3.15",
+        ),
+        ((3, 8), &PythonSource::PerfMap, "omit --python-from"),
+        ((3, 8), &source, "a release build of CPython, 3.8 to 3.15"),
+    ] {
+        let case = NameCase {
+            version: Some(version),
+            ..case(NameDiagnosis::TooOld { version }, source)
+        };
+        let said = text(&case);
+        assert!(said.contains(step), "{said}");
+        assert!(!said.contains("-X perf"), "{said}");
+    }
+}
+
+#[test]
 fn what_was_only_looked_at_is_not_said_to_have_been_recorded() {
     let source = PythonSource::NotYet;
     let recorded = case(NameDiagnosis::NotActivated, &source);

@@ -140,7 +140,8 @@ pub(crate) fn notes(recording: &Recording) -> Vec<String> {
     lines.extend(on_targets.into_iter().map(remark));
     lines.extend(python_share(summary, quality));
     lines.extend(missing_names::native(quality));
-    lines.extend(summary.cross_check.iter().flat_map(cross_check));
+    let check = summary.cross_check.iter();
+    lines.extend(check.flat_map(|it| cross_check(it, &summary.targets)));
     lines.extend(name_advice(summary));
     lines.extend(others.into_iter().map(remark));
     lines

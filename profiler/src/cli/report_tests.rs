@@ -11,8 +11,10 @@ use crate::{
         EndClass, Profile, Quality,
         testing::{Builder, python},
     },
-    session::{PythonSource, SampledEvent, StopReason, TargetSummary, Throttling, Unsampled},
-    symbols::{CrossCheck, NameDiagnosis},
+    session::{
+        PythonSource, SampledEvent, Spread, StopReason, TargetSummary, Throttling, Unsampled,
+    },
+    symbols::NameDiagnosis,
 };
 
 #[path = "report_held_tests.rs"]
@@ -147,31 +149,6 @@ fn where_names_come_from_is_told() {
 }
 
 #[test]
-fn both_ways_to_python_functions_are_compared() {
-    let mut recording = recording(good());
-    recording.summary.cross_check = Some(CrossCheck {
-        compared: 2_000,
-        agreed: 1_990,
-        at_a_call: 8,
-        nameless: 1,
-        disagreements: vec!["after 1 equal frames (a): interpreter b; perf map c\x1b".to_owned()],
-    });
-    let text = report_lines(&recording, &svg()).join("\n");
-    let told = "agree in 99.5 % of 2,000 samples that have both; 0.4 % more at a call or return; in 0.1 % a name is missing";
-    assert!(
-        text.contains(told) && text.contains("interpreter b; perf map c"),
-        "{text}"
-    );
-    assert!(!text.contains('\x1b'), "{text}");
-    recording.summary.cross_check = Some(CrossCheck::default());
-    let text = report_lines(&recording, &svg()).join("\n");
-    assert!(
-        text.contains("no sample has both") && text.contains("-X perf"),
-        "{text}"
-    );
-}
-
-#[test]
 fn functions_that_were_freed_are_told_of() {
     let mut quality = good();
     (quality.python_unnamed, quality.freed) = (1_000, 1_000);
@@ -203,7 +180,8 @@ fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
         max_sample_rate_before: 100_000,
         max_sample_rate_after: 50_000,
         effective_hz: Some(61.7),
-        is_even: true,
+        asked: Hz(99),
+        spread: Spread::Even,
     });
     assert_eq!(
         report_lines(&recording, &[])[1..],
@@ -325,7 +303,8 @@ fn the_report_never_exceeds_eight_lines() {
         max_sample_rate_before: 1,
         max_sample_rate_after: 1,
         effective_hz: None,
-        is_even: true,
+        asked: Hz(99),
+        spread: Spread::Even,
     });
     let lines = report_lines(&recording, &svg());
     assert_eq!(lines.len(), LINES_MAX, "{lines:#?}");
@@ -354,24 +333,6 @@ fn an_idle_target_is_told_from_a_failure() {
         nothing_to_draw(&idle)[1],
         "child processes that ran Python were not recorded (pid 7, 8): -s records them too"
     );
-}
-
-#[test]
-fn a_slow_rate_without_a_word_from_the_kernel_is_not_blamed_on_it() {
-    let mut recording = recording(good());
-    recording.summary.throttling = Some(Throttling {
-        throttle_records: 0,
-        max_sample_rate_before: 100_000,
-        max_sample_rate_after: 100_000,
-        effective_hz: Some(60.2),
-        is_even: true,
-    });
-    let text = notes(&recording).concat();
-    assert!(
-        text.contains("about 60 Hz per busy CPU took place, less than asked"),
-        "{text}"
-    );
-    assert!(!text.contains("kernel"), "{text}");
 }
 
 #[test]
@@ -491,22 +452,6 @@ fn processes_are_counted_once_and_those_without_samples_apart() {
     );
     // Three times 29.8 s and the others.
     assert!(lines[0].ends_with("CPU used: 129.40 s"), "{lines:?}");
-}
-
-#[test]
-fn shares_are_called_right_only_where_all_processes_lack_samples_alike() {
-    for is_even in [true, false] {
-        let mut recording = recording(good());
-        recording.summary.throttling = Some(Throttling {
-            throttle_records: 0,
-            max_sample_rate_before: 1,
-            max_sample_rate_after: 1,
-            effective_hz: Some(60.2),
-            is_even,
-        });
-        let text = notes(&recording).concat();
-        assert_eq!(text.contains("shares are right"), is_even, "{text}");
-    }
 }
 
 #[test]

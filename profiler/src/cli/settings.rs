@@ -107,8 +107,9 @@ pub(crate) struct Typed {
     all_python: bool,
     cgroup: bool,
     container: bool,
-    /// Or in the environment: what is not said is left to the kind of target.
-    subprocesses: bool,
+    /// What `--subprocesses` and `--no-subprocesses`, typed or in the environment, say together; without them it depends on
+    /// the kind of target.
+    subprocesses: Option<bool>,
     view: bool,
     native: bool,
 }
@@ -122,13 +123,29 @@ impl Typed {
             all_python: typed("all_python"),
             cgroup: typed("cgroup"),
             container: typed("container"),
-            subprocesses: matches
-                .value_source("subprocesses")
-                .is_some_and(|source| source != ValueSource::DefaultValue),
+            subprocesses: subprocesses(matches),
             view: typed("view"),
             native: typed("native"),
         }
     }
+}
+
+/// Of the two options, the last one that was typed; else what the environment has, `--no-subprocesses` first.
+fn subprocesses(matches: &ArgMatches) -> Option<bool> {
+    const WITH: &str = "subprocesses";
+    const WITHOUT: &str = "no_subprocesses";
+    let has = |id: &str, source| matches.value_source(id) == Some(source);
+    let typed = [(WITH, true), (WITHOUT, false)]
+        .into_iter()
+        .filter(|(id, _)| has(id, ValueSource::CommandLine))
+        .max_by_key(|(id, _)| matches.index_of(id));
+    if let Some((_, follow)) = typed {
+        return Some(follow);
+    }
+    if has(WITHOUT, ValueSource::EnvVariable) && matches.get_flag(WITHOUT) {
+        return Some(false);
+    }
+    has(WITH, ValueSource::EnvVariable).then(|| matches.get_flag(WITH))
 }
 
 impl Settings {
@@ -139,8 +156,9 @@ impl Settings {
             all_python,
             cgroup,
             container,
-            subprocesses,
-            no_subprocesses,
+            // Read with their order, in `typed`.
+            subprocesses: _,
+            no_subprocesses: _,
             command,
             duration,
             frequency,
@@ -159,11 +177,7 @@ impl Settings {
             bpf_stats,
             ring_bytes,
         } = args;
-        let subprocesses = match (no_subprocesses, typed.subprocesses) {
-            (true, _) => false,
-            (false, true) => subprocesses,
-            (false, false) => !command.is_empty(),
-        };
+        let subprocesses = typed.subprocesses.unwrap_or(!command.is_empty());
         Ok(Self {
             target: target(
                 Chosen {

@@ -140,6 +140,7 @@ fn children_are_recorded_if_asked_for_or_of_a_command() {
         (&["-p", "7", "--no-subprocesses", "-s"], true),
         (&["--", "true"], true),
         (&["--no-subprocesses", "--", "true"], false),
+        (&["--no-subprocesses", "-s", "--", "true"], true),
         (&["--all-python"], false),
     ] {
         assert_eq!(settings(words).unwrap().subprocesses, expected, "{words:?}");

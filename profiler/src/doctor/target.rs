@@ -22,6 +22,8 @@ const LOOKS: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Children that are shown by their pids.
 const CHILDREN_SHOWN: usize = 3;
+/// The first CPython that can be given trampolines.
+const TRAMPOLINES_SINCE: (u8, u8) = (3, 9);
 /// Its memory is waited for so long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -324,8 +326,16 @@ impl Patient {
     fn trampolines(&self) -> Check {
         const NAME: &str = "trampolines";
         let on = |how: &str| Check::ok(NAME, format!("on: {how}"));
-        if self.python.version.is_none() {
+        let Some((major, minor)) = self.python.version else {
             return Check::ok(NAME, "no Python that could have them");
+        };
+        if (major, minor) < TRAMPOLINES_SINCE {
+            let finding = format!("none: CPython {major}.{minor} cannot have any");
+            return if self.has_frames() {
+                Check::ok(NAME, format!("{finding}; not needed"))
+            } else {
+                Check::limited(NAME, finding, "see names")
+            };
         }
         match (self.map.is_open, self.python.trampolines_asked) {
             (true, true) => on("since its start"),

@@ -178,6 +178,25 @@ fn each_thing_is_judged_by_itself() {
             "off",
         ),
         (
+            "trampolines",
+            |p| {
+                p.map.is_open = false;
+                p.python.version = Some((3, 7));
+            },
+            Limited,
+            "none: CPython 3.7 cannot have any",
+        ),
+        (
+            "trampolines",
+            |p| {
+                p.map.is_open = false;
+                p.python.version = Some((3, 8));
+                p.frames = FrameFacts::Known(0x0308_12f0);
+            },
+            Ok,
+            "none: CPython 3.8 cannot have any; not needed",
+        ),
+        (
             "perf map",
             |_| (),
             Ok,

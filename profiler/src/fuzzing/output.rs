@@ -34,7 +34,6 @@ pub fn output(data: &[u8]) {
         subtitle: text(&mut input),
         notes: vec![text(&mut input)],
         width: (switches & 64 != 0).then_some(1200),
-        min_width_percent: 0.0,
     };
     let profile = profile(&mut input, switches & 128 != 0);
     if profile.is_empty() {

@@ -84,7 +84,7 @@ pub(super) fn render(
         let bytes = MARKUP_BYTES + label + svg::escaped_len(&tooltip(index));
         frame_bytes[*rank as usize] = bytes as u32;
     }
-    let (text, drawn, extent) = text(&lines, &frame_bytes, options.min_width_percent);
+    let (text, drawn, extent) = text(&lines, &frame_bytes);
     let samples: u64 = lines.stacks.iter().map(|(_, count)| count).sum();
     let shortened = Shortened {
         frames: extent.frames,
@@ -134,16 +134,10 @@ struct Drawn {
 }
 
 /// As many frames as there is room for, as folded stacks.
-fn text(
-    lines: &TextStacks,
-    frame_bytes: &[u32],
-    min_width_percent: f64,
-) -> (String, Drawn, Extent) {
+fn text(lines: &TextStacks, frame_bytes: &[u32]) -> (String, Drawn, Extent) {
     let line_bytes: Vec<u32> = lines.texts.iter().map(|text| text.len() as u32).collect();
-    let samples: u64 = lines.stacks.iter().map(|(_, count)| count).sum();
     let room = Room {
         frames: FRAMES_MAX,
-        min_width: min_width(min_width_percent, samples),
         frame_bytes: FRAME_BYTES_MAX,
         line_bytes: TEXT_BYTES_MAX,
     };
@@ -181,13 +175,6 @@ fn text(
     (text, drawn, extent)
 }
 
-/// The samples of a frame that is so wide: as many as the drawing library would ask for.
-fn min_width(percent: f64, samples: u64) -> u64 {
-    let exact = percent / (100.0 / samples as f64);
-    // What is a whole number but for an error of calculation is one.
-    (exact - 1e-6).ceil().max(1.0) as u64
-}
-
 /// What a frame is called that stands for others. No function's label begins like this.
 fn merged_label(merged: Merged) -> String {
     format!("… {} frames", grouped(merged.frames))
@@ -213,7 +200,7 @@ fn draw(
     how.title = name::clean(&options.title, TITLE_CHARS_MAX);
     how.subtitle = Some(subtitle(&options.subtitle, shortened));
     how.image_width = options.width;
-    how.min_width = 0.0; // what is too narrow was left out already, and is in the frames that stand for it
+    how.min_width = 0.0; // what there is no room for is in the frames that stand for it
     how.font_size = FONT_SIZE;
     how.frame_height = FRAME_HEIGHT;
     how.text_truncate_direction = TextTruncateDirection::Right;
@@ -323,10 +310,6 @@ fn notes(profile: &Profile, options: &OutputOptions, shortened: &Shortened) -> V
             profile.quality.guessed
         ));
     }
-    notes.push(format!(
-        "Frames narrower than {} % are not drawn.",
-        options.min_width_percent
-    ));
     if shortened.merged > 0 {
         notes.push(format!(
             "The picture shows {} frames; {} smaller ones are merged into frames called …, in which {:.1} % of the \

@@ -234,7 +234,6 @@ fn cut_large_file(lines: &TextStacks, file_bytes_max: u64) -> Option<Cut> {
     (bytes > file_bytes_max).then(|| {
         let room = Room {
             frames: u64::MAX,
-            min_width: 1,
             frame_bytes: u64::MAX,
             line_bytes: file_bytes_max,
         };

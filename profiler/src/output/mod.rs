@@ -46,8 +46,6 @@ pub struct OutputOptions {
     pub notes: Vec<String>,
     /// Width of a picture in pixels. `None`, the default: as wide as the browser's window.
     pub width: Option<usize>,
-    /// Frames narrower than this share of the picture, in percent, are not drawn. Default 0.01.
-    pub min_width_percent: f64,
 }
 
 impl Default for OutputOptions {
@@ -59,7 +57,6 @@ impl Default for OutputOptions {
             subtitle: String::new(),
             notes: Vec::new(),
             width: None,
-            min_width_percent: 0.01,
         }
     }
 }

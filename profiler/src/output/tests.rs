@@ -289,7 +289,7 @@ fn by_line_each_line_is_one_and_native_code_is_as_before() {
     assert_golden("lines.folded", &by_line(Format::Folded));
     let svg = by_line(Format::Svg);
     assert!(
-        svg.contains("Python frames are told apart by line.\n"),
+        svg.contains("Python frames are told apart by line.</desc>"),
         "{svg}"
     );
     let titles = titles(&svg);

@@ -8,7 +8,7 @@ use super::{
     ended::Finished,
     ending::{CODE_WAITS, MAPS_WORK, RING_WORK},
     limits,
-    rate::{RateFacts, remark_on, undersampled},
+    rate::{RateFacts, remark_on, spread, undersampled},
     record::Session,
     targets::Stages,
 };
@@ -32,7 +32,7 @@ impl Session {
         elapsed: Duration,
     ) -> Recording {
         let ended = Instant::now();
-        self.events.stop();
+        self.stop_sampling();
         let longest_turn = self.longest_turn;
         tracing::debug!("the longest turn took {longest_turn:?}");
         self.resolver.reader().limit_waits(CODE_WAITS);
@@ -75,7 +75,8 @@ impl Session {
             samples: counters.samples,
             // Of processes that were not sampled, the rate says nothing.
             cpu_time: cpu_time.saturating_sub(undersampled.iter().map(|it| it.cpu_time).sum()),
-            is_even: undersampled.is_empty(),
+            processes: targets.len() as u64 + unsampled.processes,
+            spread: spread(&targets, &undersampled),
         };
         let throttling = rate.throttling(settings.frequency);
         remarks.extend(remark_on(&undersampled));
@@ -132,6 +133,11 @@ impl Session {
             bpf,
         };
         Recording { profile, summary }
+    }
+
+    fn stop_sampling(&mut self) {
+        self.events.stop();
+        self.targets.stopped();
     }
 
     /// What the user should know of how it went.

@@ -52,6 +52,8 @@ pub(super) struct Followed {
     pub(super) cpu_at_start: Duration,
     /// Known from its end.
     pub(super) cpu_at_end: Option<Duration>,
+    /// Its CPU time when sampling stopped: what it uses while the recording is finished does not count.
+    cpu_at_stop: Option<Duration>,
     /// What has happened to it and was not looked at yet.
     news: News,
     /// A look at its interpreter that has not come back yet.
@@ -130,6 +132,7 @@ impl Followed {
             inspected: Instant::now(),
             cpu_at_start: Duration::ZERO,
             cpu_at_end: None,
+            cpu_at_stop: None,
             news: News::None,
             looking: None,
             pace: Pace::default(),
@@ -350,10 +353,19 @@ impl Followed {
             .is_none_or(|(known, now)| known == now)
     }
 
-    /// CPU time used since sampling began.
+    /// Sampling has stopped.
+    pub(super) fn stopped(&mut self) {
+        self.cpu_at_stop = self.cpu_now();
+    }
+
+    fn cpu_now(&self) -> Option<Duration> {
+        self.target.as_ref().map(Target::cpu_time)
+    }
+
+    /// CPU time used since sampling began, until it stopped.
     pub(super) fn cpu_time(&self) -> Duration {
         // The kernel side's number lacks threads that were ending at the same moment.
-        let seen = self.target.as_ref().map(Target::cpu_time);
+        let seen = self.cpu_at_stop.or_else(|| self.cpu_now());
         let now = self.cpu_at_end.max(seen).unwrap_or_default();
         now.saturating_sub(self.cpu_at_start)
     }

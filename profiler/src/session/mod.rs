@@ -22,7 +22,7 @@ pub use limits::Limit;
 pub use recording_thread::record;
 pub use settings::{PythonFrom, RecordSettings};
 pub use summary::{
-    BpfStats, Progress, PythonSource, Recording, Remark, SampledEvent, StopReason, Summary,
+    BpfStats, Progress, PythonSource, Recording, Remark, SampledEvent, Spread, StopReason, Summary,
     TargetSummary, Throttling, Unsampled,
 };
 

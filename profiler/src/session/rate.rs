@@ -1,8 +1,8 @@
 //! Whether the samples are as many as they should be: of all processes, and of each.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use super::{Remark, TargetSummary, Throttling, Unsampled};
+use super::{Remark, Spread, TargetSummary, Throttling, Unsampled};
 use crate::{
     kernel::RateLimits,
     model::{Hz, Pid},
@@ -14,8 +14,11 @@ const RATE_TOLERANCE: f64 = 0.1;
 const RATE_TOLERANCE_PAUSED: f64 = 0.03;
 /// Standard deviations by which the number of samples may differ from the one expected.
 const RATE_DEVIATIONS: f64 = 4.0;
-/// CPU time of the targets from which on the real rate can be told: it is counted in steps of 10 ms.
-const RATE_KNOWN_AFTER: Duration = Duration::from_secs(1);
+/// CPU time of the targets from which on the real rate can be judged.
+const RATE_KNOWN_AFTER: Duration = Duration::from_millis(300);
+/// The largest error of the CPU time of one process: user and system time are each counted in steps of 10 ms, at the start
+/// and at the end.
+const CPU_TIME_ERROR: Duration = Duration::from_millis(20);
 /// CPU time and samples from which on a process can be said to have too few samples.
 const JUDGED_AFTER: Duration = Duration::from_millis(300);
 const JUDGED_SAMPLES: f64 = 20.0;
@@ -33,8 +36,10 @@ pub(super) struct RateFacts {
     pub(super) samples: u64,
     /// CPU time of those that were sampled as they should.
     pub(super) cpu_time: Duration,
-    /// No process has fewer samples than the others.
-    pub(super) is_even: bool,
+    /// Number of all processes.
+    pub(super) processes: u64,
+    /// How the samples are distributed over the processes.
+    pub(super) spread: Spread,
 }
 
 impl RateFacts {
@@ -50,7 +55,8 @@ impl RateFacts {
             throttle_records,
             samples,
             cpu_time,
-            is_even,
+            processes,
+            spread,
             ..
         } = *self;
         let effective_hz =
@@ -60,7 +66,9 @@ impl RateFacts {
         } else {
             RATE_TOLERANCE
         };
-        let expected = f64::from(asked.0) * cpu_time.as_secs_f64();
+        // These errors go both ways, so that the error of the sum grows with the square root of their number.
+        let error = CPU_TIME_ERROR.mul_f64((processes as f64).sqrt());
+        let expected = f64::from(asked.0) * cpu_time.saturating_sub(error).as_secs_f64();
         // Which of the clock's ticks meet the target is chance.
         let fewest = expected * (1.0 - tolerance) - RATE_DEVIATIONS * expected.sqrt();
         let slower = effective_hz.is_some() && (samples as f64) < fewest;
@@ -69,8 +77,9 @@ impl RateFacts {
             throttle_records,
             max_sample_rate_before: limit_before,
             max_sample_rate_after: limit_after,
+            asked,
             effective_hz,
-            is_even,
+            spread,
         })
     }
 }
@@ -131,6 +140,23 @@ pub(super) fn undersampled(
     });
     all.sort_by_key(|it| (std::cmp::Reverse(it.cpu_time), it.pid));
     all
+}
+
+/// Whether processes have fewer samples than others, as far as that can be judged.
+pub(super) fn spread(targets: &[TargetSummary], undersampled: &[Undersampled]) -> Spread {
+    if !undersampled.is_empty() {
+        return Spread::Uneven;
+    }
+    let judged: BTreeSet<Pid> = targets
+        .iter()
+        .filter(|it| it.cpu_time >= JUDGED_AFTER && it.samples > 0)
+        .map(|it| it.pid)
+        .collect();
+    if judged.len() > 1 {
+        Spread::Even
+    } else {
+        Spread::OneProcess
+    }
 }
 
 /// What the report says of them.
@@ -194,25 +220,77 @@ mod tests {
         );
     }
 
+    const FACTS: RateFacts = RateFacts {
+        before: None,
+        throttle_records: 0,
+        samples: 1000,
+        cpu_time: Duration::from_secs(10),
+        processes: 1,
+        spread: Spread::Even,
+    };
+
     #[test]
     fn the_rate_is_that_of_processes_that_were_sampled() {
-        let facts = RateFacts {
-            before: None,
-            throttle_records: 0,
-            samples: 1000,
-            cpu_time: Duration::from_secs(10),
-            is_even: true,
-        };
-        assert_eq!(facts.judge(Hz(100), 1, 1), None);
+        assert_eq!(FACTS.judge(Hz(100), 1, 1), None);
         let slow = RateFacts {
             samples: 600,
-            ..facts
+            ..FACTS
         };
         let slow = slow.judge(Hz(100), 1, 1).expect("it is slow");
-        assert_eq!((slow.effective_hz, slow.is_even), (Some(60.0), true));
+        assert_eq!((slow.effective_hz, slow.spread), (Some(60.0), Spread::Even));
         assert!(
-            facts.judge(Hz(100), 2, 1).is_some(),
+            FACTS.judge(Hz(100), 2, 1).is_some(),
             "the limit was lowered"
         );
+    }
+
+    #[test]
+    fn too_few_samples_are_noticed_in_short_recordings_within_the_error_of_cpu_times() {
+        // CPU time in ms, processes, samples at 100 kHz, whether these are too few
+        for (cpu_time, processes, samples, expected) in [
+            (900, 1, 30_000, true),
+            (300, 1, 10_000, true),
+            (300, 1, 30_000, false),
+            // 280 ms were counted as 300.
+            (300, 1, 28_000, false),
+            (300, 1, 26_000, false),
+            (300, 1, 23_000, true),
+            (1000, 10, 84_000, false),
+            (1000, 10, 60_000, true),
+            // Nothing can be said of so little.
+            (290, 1, 1_000, false),
+        ] {
+            let facts = RateFacts {
+                cpu_time: Duration::from_millis(cpu_time),
+                processes,
+                samples,
+                ..FACTS
+            };
+            let judged = facts.judge(Hz(100_000), 100_000, 100_000);
+            assert_eq!(judged.is_some(), expected, "{facts:?}");
+        }
+        // At a low rate, few samples are expected of so little CPU time, and chance explains more of the difference.
+        let few = RateFacts {
+            cpu_time: Duration::from_millis(300),
+            samples: 15,
+            ..FACTS
+        };
+        assert_eq!(few.judge(Hz(99), 1, 1), None);
+    }
+
+    #[test]
+    fn samples_are_called_even_where_several_processes_can_be_compared() {
+        let of = |targets: &[TargetSummary]| {
+            spread(
+                targets,
+                &undersampled(targets, &Unsampled::default(), Hz(100)),
+            )
+        };
+        assert_eq!(of(&[target(1, 10, 500)]), Spread::OneProcess);
+        // One process that ran two programs, and one that did next to nothing.
+        let one = [target(1, 10, 500), target(1, 9, 450), target(2, 0, 3)];
+        assert_eq!(of(&one), Spread::OneProcess);
+        assert_eq!(of(&[target(1, 10, 500), target(2, 10, 480)]), Spread::Even);
+        assert_eq!(of(&[target(1, 10, 1000), target(2, 9, 0)]), Spread::Uneven);
     }
 }

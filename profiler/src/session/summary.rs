@@ -52,10 +52,35 @@ pub struct Throttling {
     pub max_sample_rate_before: u64,
     /// The same afterwards: the kernel lowers it when samples take more than `kernel.perf_cpu_time_max_percent`.
     pub max_sample_rate_after: u64,
+    /// Samples per second and CPU that were asked for.
+    pub asked: Hz,
     /// Samples per second and CPU that really happened, where that can be known (`cpu-clock`).
     pub effective_hz: Option<f64>,
-    /// All processes have fewer samples, in proportion: their shares are right.
-    pub is_even: bool,
+    /// Which processes lack samples.
+    pub spread: Spread,
+}
+
+impl Throttling {
+    /// The rate that was asked for may be more than the machine can do: each sample takes a few µs, deep stacks more, and
+    /// ticks that come meanwhile are left out.
+    pub fn is_rate_high(&self) -> bool {
+        let limit = self.max_sample_rate_before.min(self.max_sample_rate_after);
+        self.asked.0 > HIGH_RATE || u64::from(self.asked.0) * 2 > limit
+    }
+}
+
+/// Samples per second above which the rate itself may be why there are fewer.
+const HIGH_RATE: u32 = 10_000;
+
+/// How samples that are missing are distributed over the processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// There is only one process with enough samples to be compared.
+    OneProcess,
+    /// All processes lack them, in proportion.
+    Even,
+    /// Some processes lack more than others.
+    Uneven,
 }
 
 /// Something about a recording that the user should know, though it is no failure.

@@ -552,6 +552,11 @@ impl Targets {
         self.roots.keys().copied()
     }
 
+    /// Sampling has stopped.
+    pub(super) fn stopped(&mut self) {
+        self.followed.values_mut().for_each(Followed::stopped);
+    }
+
     /// CPU time of all so far.
     pub(super) fn cpu_time(&self) -> Duration {
         let living: Duration = self.followed.values().map(Followed::cpu_time).sum();

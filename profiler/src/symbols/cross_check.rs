@@ -20,6 +20,9 @@ pub struct CrossCheck {
     /// Those in which one of the two lacks a name: code that was freed before it was read, or that the perf map did not
     /// name yet. They say nothing.
     pub nameless: u64,
+    /// Those in which functions next to the root have no trampoline, and all others say the same: trampolines were switched
+    /// on after these functions had begun.
+    pub outer_missing: u64,
     /// The first of the others, ready to be shown.
     pub disagreements: Vec<String>,
 }
@@ -43,6 +46,8 @@ impl CrossCheck {
             self.agreed += 1;
         } else if trampolines.len() == python.len() + 1 && agree(&python, &trampolines[1..]) {
             self.at_a_call += 1;
+        } else if lacks_outer(&python, trampolines) {
+            self.outer_missing += 1;
         } else if has_gaps(&python, trampolines) {
             self.nameless += 1;
         } else if self.disagreements.len() < SHOWN_MAX {
@@ -57,6 +62,13 @@ fn agree(python: &[&Frame], trampolines: &[Option<Frame>]) -> bool {
             .iter()
             .zip(trampolines)
             .all(|(python, trampoline)| is_same(python, trampoline.as_ref()))
+}
+
+/// The trampolines are those of the innermost functions, and one more at most, of a function that is being entered or left.
+fn lacks_outer(python: &[&Frame], trampolines: &[Option<Frame>]) -> bool {
+    [trampolines, &trampolines[1..]].iter().any(|inner| {
+        !inner.is_empty() && inner.len() < python.len() && agree(&python[..inner.len()], inner)
+    })
 }
 
 fn has_gaps(python: &[&Frame], trampolines: &[Option<Frame>]) -> bool {
@@ -139,6 +151,21 @@ mod tests {
             check.disagreements[0],
             "after 1 equal frames (a): interpreter c; perf map b"
         );
+    }
+
+    #[test]
+    fn functions_that_had_begun_before_trampolines_were_on_are_no_disagreement() {
+        let mut check = CrossCheck::default();
+        compare(&mut check, &["c", "b", "a"], &[Some("c"), Some("b")]);
+        compare(&mut check, &["c", "b", "a"], &[Some("c")]);
+        // A function that is being entered.
+        compare(&mut check, &["b", "a"], &[Some("c"), Some("b")]);
+        assert_eq!((check.compared, check.outer_missing), (3, 3));
+        // Another function, and one in the midst.
+        compare(&mut check, &["c", "b", "a"], &[Some("d")]);
+        compare(&mut check, &["c", "b", "a"], &[Some("b")]);
+        compare(&mut check, &["c", "b", "a"], &[Some("c"), Some("a")]);
+        assert_eq!((check.outer_missing, check.disagreements.len()), (3, 3));
     }
 
     #[test]

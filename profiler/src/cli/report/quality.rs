@@ -1,12 +1,16 @@
 //! How good the samples are: whole stacks, losses, the rate that was reached.
 
+use std::fmt::Write as _;
+
+use super::super::{
+    names::NameCase,
+    text::{counted, grouped, percent, visible},
+};
 use crate::{
     profile::{EndClass, Quality},
-    session::Throttling,
+    session::{PythonSource, Spread, TargetSummary, Throttling},
     symbols::CrossCheck,
 };
-
-use super::super::text::{counted, grouped, percent, visible};
 
 pub(super) fn stacks(quality: &Quality) -> Option<String> {
     if quality.samples == 0 {
@@ -93,8 +97,9 @@ pub(super) fn throttled(throttling: &Throttling) -> String {
         throttle_records,
         max_sample_rate_before: before,
         max_sample_rate_after: after,
+        asked,
         effective_hz,
-        is_even,
+        spread,
     } = throttling;
     let mut causes = Vec::new();
     if *throttle_records > 0 {
@@ -106,12 +111,17 @@ pub(super) fn throttled(throttling: &Throttling) -> String {
     let rate = effective_hz.map(|hz| format!("about {hz:.0} Hz per busy CPU took place"));
     match (causes.as_slice(), rate) {
         ([], rate) => format!(
-            "{}, less than asked{}",
+            "{}, less than the {} Hz asked for{}",
             rate.unwrap_or_else(|| "fewer samples took place".to_owned()),
-            if *is_even {
-                ", in all processes alike: so it is where the machine or its host is busy; shares are right all the same"
-            } else {
-                ""
+            asked.0,
+            match spread {
+                _ if throttling.is_rate_high() =>
+                    ": the rate may be higher than this machine can do; use a lower --frequency",
+                Spread::Uneven => "",
+                Spread::OneProcess =>
+                    ": so it is where the machine or its host is busy; shares are right all the same",
+                Spread::Even =>
+                    ", in all processes alike: so it is where the machine or its host is busy; shares are right all the same",
             }
         ),
         (causes, None) => format!(
@@ -126,31 +136,46 @@ pub(super) fn throttled(throttling: &Throttling) -> String {
 }
 
 /// How both ways to Python functions compared.
-pub(super) fn cross_check(check: &CrossCheck) -> Vec<String> {
+pub(super) fn cross_check(check: &CrossCheck, targets: &[TargetSummary]) -> Vec<String> {
     let CrossCheck {
         compared,
         agreed,
         at_a_call,
         nameless,
+        outer_missing,
         ref disagreements,
     } = *check;
     if compared == 0 {
-        return vec![
-            "cross-check: no sample has both interpreter frames and trampolines; start the target with python -X perf"
-                .to_owned(),
-        ];
+        return nothing_to_compare(targets);
     }
-    let mut lines = vec![format!(
-        "cross-check: interpreter frames and perf maps agree in {} of {} that have both; {} more at a call or return{}",
+    let mut line = format!(
+        "cross-check: interpreter frames and perf maps agree in {} of {} that have both; {} more at a call or return",
         percent(agreed, compared),
         counted(compared, "sample"),
         percent(at_a_call, compared),
-        if nameless > 0 {
-            format!("; in {} a name is missing", percent(nameless, compared))
+    );
+    if nameless > 0 {
+        // Writing to a `String` cannot fail.
+        let _ = write!(
+            line,
+            "; in {} a name is missing",
+            percent(nameless, compared)
+        );
+    }
+    if outer_missing > 0 {
+        // Where all had them from their start, this is not the reason.
+        let reason = if targets.iter().any(|it| !it.python.trampolines_asked) {
+            ": trampolines were switched on after these had begun"
         } else {
-            String::new()
-        }
-    )];
+            ""
+        };
+        let _ = write!(
+            line,
+            "; in {} only outer functions have no trampoline{reason}",
+            percent(outer_missing, compared)
+        );
+    }
+    let mut lines = vec![line];
     lines.extend(
         disagreements
             .iter()
@@ -159,34 +184,18 @@ pub(super) fn cross_check(check: &CrossCheck) -> Vec<String> {
     lines
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_end_of_a_stack_has_words_of_its_own() {
-        let ends = [
-            EndClass::NoRule,
-            EndClass::UnknownJit,
-            EndClass::NoMapping,
-            EndClass::ReadFault,
-            EndClass::NotUp,
-            EndClass::DepthLimit,
-            EndClass::Unsupported,
-            EndClass::NoUserRegisters,
-            EndClass::NativePart,
-            EndClass::PythonPart,
-        ];
-        let quality = Quality {
-            samples: 100,
-            complete: 100 - ends.len() as u64,
-            incomplete: ends.iter().map(|end| (*end, 1)).collect(),
-            ..Quality::default()
-        };
-        let line = stacks(&quality).expect("there are samples");
-        let (_, causes) = line.split_once(" cut short (").expect("some are cut short");
-        let causes: std::collections::BTreeSet<&str> =
-            causes.trim_end_matches(')').split(", ").collect();
-        assert_eq!(causes.len(), ends.len(), "{causes:?}");
-    }
+/// Why no sample could be compared, and what to do.
+fn nothing_to_compare(targets: &[TargetSummary]) -> Vec<String> {
+    let has_frames = |it: &&TargetSummary| matches!(it.source, PythonSource::Interpreter(_));
+    let Some(target) = targets.iter().find(has_frames) else {
+        return vec!["cross-check: no sample has interpreter frames".to_owned()];
+    };
+    let finding = "cross-check: no sample has both interpreter frames and trampolines".to_owned();
+    let steps = NameCase::recorded(target, &[], false).cross_check_steps();
+    let steps = steps.into_iter().map(|step| format!("  {step}"));
+    std::iter::once(finding).chain(steps).collect()
 }
+
+#[cfg(test)]
+#[path = "quality_tests.rs"]
+mod tests;

@@ -11,7 +11,7 @@ pub enum Refusal {
     #[error("it is PyPy, which keeps its frames in another way than CPython")]
     PyPy,
     /// It is older than all that are known.
-    #[error("{0} is too old: frames are read of 3.8 and later")]
+    #[error("{0} is too old: frames are read of 3.8 to 3.15")]
     TooOld(Version),
     /// Its file does not tell what is needed.
     #[error("{0}")]
