@@ -7,7 +7,7 @@
 //!  (fixed Hz)   target   rows    buffer     kernel/       unwind/         symbols/         profile/    output/
 //!                 ▲        ▲
 //!                 │        └── unwind/table.rs writes rows (compiled from .eh_frame) into BPF maps
-//!                 └─────────── process/ says which processes are targets and what is mapped in them
+//!                 └─────────── registry/ says which processes are targets and what is mapped in them
 //! ```
 //!
 //! A value enters as raw kernel bytes and leaves as a picture; it is renamed each time it changes kind, and it never
@@ -25,6 +25,7 @@ pub mod output;
 pub mod privilege;
 pub mod process;
 pub mod profile;
+pub mod registry;
 pub mod session;
 pub mod symbols;
 pub mod unwind;

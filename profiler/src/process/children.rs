@@ -1,6 +1,6 @@
 //! Which processes a target has started, as far as they run Python.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, time::Instant};
 
 use super::{Pace, runs_python};
 use crate::model::Pid;
@@ -21,10 +21,10 @@ impl Children {
     /// Looks at the children that a process has now. Costs two system calls for each thread and child; needs a kernel
     /// with `CONFIG_PROC_CHILDREN`, without which there seem to be none.
     pub fn look(&mut self, pid: Pid) {
-        if self.pace.is_resting() {
+        let began = Instant::now();
+        if self.pace.is_resting(began) {
             return;
         }
-        let began = std::time::Instant::now();
         let mut waiting = vec![pid];
         let mut seen = BTreeSet::from([pid]);
         while let Some(parent) = waiting.pop() {
@@ -39,7 +39,8 @@ impl Children {
                 }
             }
         }
-        self.pace.spent(began.elapsed());
+        let now = Instant::now();
+        self.pace.spent(now, now - began);
     }
 
     /// The Pythons, by pid.

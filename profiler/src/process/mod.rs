@@ -27,6 +27,7 @@ mod mappings;
 mod namesakes;
 mod pace;
 mod process_map;
+mod program_event;
 mod program_name;
 mod python;
 mod select;
@@ -36,6 +37,8 @@ mod tree;
 mod vdso;
 
 pub(crate) use bytes::{u16_at, u32_at, u64_at};
+use std::path::Path;
+
 pub use children::Children;
 pub use clock::{file_time_at, now_monotonic, now_since_boot};
 pub use container::{Container, ContainerIdError, NamedGroup};
@@ -55,6 +58,7 @@ pub use mappings::{
 pub use namesakes::{has_open, namesakes};
 pub use pace::{Pace, thread_time};
 pub use process_map::ProcessMap;
+pub use program_event::{ForkedChild, ProgramChange, ProgramEvent};
 pub use python::{Search, inspect, inspect_within, perf_map_handle, runs_python};
 pub use select::{Cgroup, PARTS, SelectError, Selector};
 pub use status::cpu_time_of;
@@ -86,5 +90,11 @@ impl PythonInfo {
             trampolines_asked: false,
             jitdump: false,
         }
+    }
+
+    /// The interpreter is in a libpython, not in the program itself.
+    pub fn has_library(&self) -> bool {
+        let mut files = self.interpreter_files.iter();
+        files.any(|file| python::is_library_name(&file_name(Path::new(file))))
     }
 }

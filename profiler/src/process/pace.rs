@@ -36,13 +36,12 @@ impl Default for Pace {
 
 impl Pace {
     /// Too much was done lately.
-    pub fn is_resting(&self) -> bool {
-        self.debt_at(Instant::now()) > DEBT_MAX
+    pub fn is_resting(&self, now: Instant) -> bool {
+        self.debt_at(now) > DEBT_MAX
     }
 
-    /// A piece of work has taken this long.
-    pub fn spent(&mut self, took: Duration) {
-        let now = Instant::now();
+    /// A piece of work that has ended just now has taken this long.
+    pub fn spent(&mut self, now: Instant, took: Duration) {
         self.debt = self
             .debt_at(now)
             .saturating_add(took.saturating_mul(REST_FACTOR));
@@ -62,13 +61,13 @@ mod tests {
     #[test]
     fn a_burst_is_free_and_what_goes_beyond_it_is_not() {
         let mut pace = Pace::default();
+        let now = Instant::now();
         for _ in 0..4 {
-            pace.spent(Duration::from_millis(100));
-            assert!(!pace.is_resting());
+            pace.spent(now, Duration::from_millis(100));
+            assert!(!pace.is_resting(now));
         }
-        pace.spent(Duration::from_secs(1));
-        assert!(pace.is_resting());
-        pace.since -= Duration::from_secs(8);
-        assert!(!pace.is_resting());
+        pace.spent(now, Duration::from_secs(1));
+        assert!(pace.is_resting(now));
+        assert!(!pace.is_resting(now + Duration::from_secs(8)));
     }
 }

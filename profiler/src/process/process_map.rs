@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn keeps_no_more_than_it_can_hold() {
-        let apart = (0..MAPPINGS_MAX as u64).map(|i| mapping(i * 0x10_000, i * 0x10_000 + 0x8000, "/a"));
+        let apart =
+            (0..MAPPINGS_MAX as u64).map(|i| mapping(i * 0x10_000, i * 0x10_000 + 0x8000, "/a"));
         let more = (0..3).map(|i| mapping(i * 0x10_000 + 0x9000, i * 0x10_000 + 0xa000, "/b"));
         // In the middle of others, which would make two of one.
         let holes = (0..4).map(|i| mapping(i * 0x10_000 + 0x1000, i * 0x10_000 + 0x2000, "/c"));

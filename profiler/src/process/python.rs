@@ -395,6 +395,11 @@ fn version_in_constants(constants: &[u8]) -> Option<(u8, u8)> {
 }
 
 /// `libpython3.12.so.1.0`, `libpython3.13t.so`, `libpython2.7.so.1.0`; not the stable `libpython3.so`.
+/// A file of this name is a libpython with an interpreter.
+pub(super) fn is_library_name(name: &str) -> bool {
+    version_in_library_name(name).is_some()
+}
+
 fn version_in_library_name(name: &str) -> Option<(u8, u8)> {
     let (version, rest) = parse_version(name.strip_prefix("libpython")?)?;
     let rest = rest.trim_start_matches(['d', 'm', 't', 'u']);

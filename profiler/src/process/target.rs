@@ -372,6 +372,26 @@ impl Target {
     }
 }
 
+#[cfg(test)]
+impl Target {
+    /// A process that there is not: `handle` becomes readable when it exits.
+    pub(crate) fn made_up(pid: Pid, start_ticks: u64, handle: OwnedFd) -> Self {
+        Self {
+            pid,
+            ns_pid: pid.0,
+            uid: 0,
+            file_ids: (0, 0),
+            comm: format!("made-up-{pid}"),
+            arguments: vec![format!("made-up-{pid}").into()],
+            exe: None,
+            first_thread_has_ended: false,
+            start_ticks,
+            pidfd: handle,
+            cpu_time_ns: AtomicU64::new(0),
+        }
+    }
+}
+
 /// Where a process's stack begins: at another place after each `exec`. `None` where that cannot be known.
 pub fn stack_of(pid: Pid) -> Option<u64> {
     Some(read_stat(pid)?.image?.stack_begin())

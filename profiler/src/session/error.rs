@@ -8,6 +8,7 @@ use crate::{
     kernel::KernelError,
     model::Pid,
     process::{SelectError, TargetError},
+    registry::RegistryError,
 };
 
 /// Why a recording could not be made.
@@ -15,10 +16,10 @@ use crate::{
 pub enum SessionError {
     /// There are no processes to record.
     #[error("nothing to record")]
-    Select(#[from] SelectError),
+    Select(#[source] SelectError),
     /// The target cannot be profiled.
     #[error("cannot profile this process")]
-    Target(#[from] TargetError),
+    Target(#[source] TargetError),
     /// The kernel side could not be set up.
     #[error("cannot start sampling")]
     Kernel(#[from] KernelError),
@@ -66,6 +67,16 @@ impl SessionError {
     /// For `map_err`: what was being done.
     pub(super) fn system(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { doing, source }
+    }
+}
+
+impl From<RegistryError> for SessionError {
+    fn from(error: RegistryError) -> Self {
+        match error {
+            RegistryError::Select(error) => Self::Select(error),
+            RegistryError::Target(error) => Self::Target(error),
+            RegistryError::Interpreter { pid, reason } => Self::Interpreter { pid, reason },
+        }
     }
 }
 

@@ -4,19 +4,18 @@ use std::time::{Duration, Instant};
 
 use super::{
     BpfStats, Limit, RecordSettings, Recording, Remark, SampledEvent, StopReason, Summary,
-    TargetSummary,
-    ended::Finished,
     ending::{CODE_WAITS, MAPS_WORK, RING_WORK},
     limits,
     rate::{RateFacts, remark_on, spread, undersampled},
     record::Session,
-    targets::Stages,
+    stages::Stages,
 };
 use crate::{
     kernel::Counters,
     model::{Pid, ResolveMiss},
     process::thread_time,
     profile::{ProcessName, Profile},
+    registry::{Summaries, TargetSummary},
     unwind::BuilderStats,
 };
 
@@ -35,7 +34,6 @@ impl Session {
         self.stop_sampling();
         let longest_turn = self.longest_turn;
         tracing::debug!("the longest turn took {longest_turn:?}");
-        self.resolver.reader().limit_waits(CODE_WAITS);
         let began = thread_time();
         let worked = || thread_time().saturating_sub(began);
         self.resolver.read_perf_maps(|| worked() < MAPS_WORK);
@@ -53,21 +51,21 @@ impl Session {
             self.add_finished(stack);
         }
         let mut remarks = self.remarks(&counters, &built);
-        let refused = self.targets.refused;
-        let roots = self.targets.roots().count();
-        self.targets.read_titles(true);
-        let cpu_time = self.targets.cpu_time();
+        let refused = self.registry.refused();
+        let roots = self.registry.roots().count();
+        self.registry.read_titles(true);
+        let cpu_time = self.registry.cpu_time();
         let mut stages = Stages {
             builder: &self.builder,
             resolver: &mut self.resolver,
         };
-        let Finished {
+        let Summaries {
             targets,
             complaints: refusals,
             contested,
             mappings_left_out,
             unsampled,
-        } = self.targets.finish(&mut stages);
+        } = self.registry.finish(&mut stages);
         let undersampled = undersampled(&targets, &unsampled, settings.frequency);
         let rate = RateFacts {
             before: self.limits_before,
@@ -137,7 +135,10 @@ impl Session {
 
     fn stop_sampling(&mut self) {
         self.events.stop();
-        self.targets.stopped();
+        self.registry.sampling_stopped();
+        // From here on, the user waits.
+        self.resolver.limit_waits(CODE_WAITS);
+        self.registry.limit_waits(CODE_WAITS);
     }
 
     /// What the user should know of how it went.
@@ -149,7 +150,7 @@ impl Session {
         let limits = limits::reached(counters, built, self.kernel.sizes());
         remarks.extend(limits.into_iter().map(Remark::Limit));
         for limit in [
-            Limit::NotExamined(self.targets.unexamined()),
+            Limit::NotExamined(self.registry.unexamined()),
             Limit::SamplesBefore(self.unexamined_samples),
         ] {
             if limit.count() > 0 {
@@ -162,10 +163,10 @@ impl Session {
         if counters.events_lost > 0 {
             remarks.push(Remark::EventsLost(counters.events_lost));
         }
-        if let Some((pid, halt, others)) = self.targets.halted() {
+        if let Some((pid, halt, others)) = self.registry.halted() {
             remarks.push(Remark::Halted { pid, halt, others });
         }
-        if let Some(container) = self.targets.container() {
+        if let Some(container) = self.registry.container() {
             let ignored = container.ignored();
             if !ignored.is_empty() {
                 remarks.push(Remark::GroupsIgnored(ignored.to_vec()));
@@ -173,7 +174,7 @@ impl Session {
             remarks.extend(container.rootless().cloned().map(Remark::Rootless));
         }
         let mut children: Vec<Pid> = self.children.pythons().collect();
-        children.retain(|pid| !self.targets.contains(*pid));
+        children.retain(|pid| !self.registry.contains(*pid));
         if !children.is_empty() {
             remarks.push(Remark::ChildrenNotRecorded(children));
         }

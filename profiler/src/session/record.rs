@@ -8,6 +8,7 @@ use std::{
     future::pending,
     io,
     os::fd::{AsRawFd, OwnedFd},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,9 +20,7 @@ use tokio::{
 };
 
 use super::{
-    Progress, PythonFrom, RecordSettings, Recording, SessionError, StopReason,
-    stop::Stop,
-    targets::{Stages, Targets},
+    Progress, RecordSettings, Recording, SessionError, StopReason, stages::Stages, stop::Stop,
 };
 use crate::{
     kernel::{
@@ -31,6 +30,7 @@ use crate::{
     model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
     process::{Children, launch::HELPER_NAME, thread_time},
     profile::{Aggregator, Granularity},
+    registry::{PythonFrom, Registry, ThisHost},
     symbols::{
         Resolver, SymbolProcess,
         perf_map::{ChangedMaps, PerfMapWatch},
@@ -90,7 +90,7 @@ pub(super) async fn record_until(
         tokio::select! {
             () = stop.wait() => {}
             () = any_exit(&mut exits) => {
-                if session.targets.all_exited() {
+                if session.registry.all_exited() {
                     break StopReason::TargetExited;
                 }
             }
@@ -137,6 +137,17 @@ async fn changed(watch: &mut Option<PerfMapWatch>) -> ChangedMaps {
     })
 }
 
+/// Watches the directories of the perf maps of all processes; `None`: the maps are looked at on a timer.
+fn watch_perf_maps(registry: &Registry) -> Option<PerfMapWatch> {
+    let mut watch = PerfMapWatch::new();
+    for directory in registry.perf_map_directories() {
+        watch = watch.and_then(|mut watch| watch.add(&directory).map(|()| watch));
+    }
+    watch
+        .inspect_err(|error| tracing::debug!("perf maps are looked at on a timer: {error}"))
+        .ok()
+}
+
 /// Waits until the ring buffer holds much.
 async fn filled(ring: &AsyncFd<SampleRing>) {
     if let Ok(mut guard) = ring.readable().await {
@@ -159,7 +170,7 @@ fn readable<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
     reason = "they do not depend on one another"
 )]
 pub(super) struct Session {
-    pub(super) targets: Targets,
+    pub(super) registry: Registry,
     pub(super) kernel: KernelSide,
     pub(super) events: SamplingEvents,
     pub(super) ring: AsyncFd<SampleRing>,
@@ -167,7 +178,6 @@ pub(super) struct Session {
     pub(super) resolver: Resolver,
     pub(super) aggregator: Aggregator,
     pub(super) watch: Option<PerfMapWatch>,
-    /// Pids of the perf maps that have changed since the last turn.
     /// Pids of perf maps that changed and were not read to their ends yet, as the processes see them.
     changed_maps: Vec<u32>,
     /// Any perf map may have changed.
@@ -222,7 +232,8 @@ impl Session {
             forks: settings.subprocesses || settings.selector.is_open(),
             all_execs: settings.selector.is_open(),
         };
-        let mut targets = Targets::select(
+        let mut registry = Registry::select(
+            Arc::new(ThisHost),
             &settings.selector,
             settings.subprocesses,
             settings.python_from,
@@ -230,7 +241,7 @@ impl Session {
         let features = Features::detect().map_err(SessionError::system("looking at the kernel"))?;
         let sizes = MapSizes {
             ring_bytes: settings.ring_bytes,
-            ..MapSizes::for_targets(targets.count(), targets.text_bytes(), following)
+            ..MapSizes::for_targets(registry.count(), registry.text_bytes(), following)
         };
         let mut kernel = KernelSide::load(&features, sizes, settings.kernel_stacks, following)?;
         if settings.bpf_stats {
@@ -249,9 +260,9 @@ impl Session {
             resolver: &mut resolver,
         };
         let may_go_on = || !stop.is_due();
-        targets.introduce(&mut stages, kernel.follows(), &may_go_on);
+        registry.introduce(kernel.follows(), &may_go_on, &mut stages);
         if settings.python_from == PythonFrom::Interpreter {
-            targets.demand_interpreters()?;
+            registry.demand_interpreters()?;
         }
         let begun = Instant::now();
         resolver.read_perf_maps(|| may_go_on() && begun.elapsed() < MAPS_PATIENCE);
@@ -259,10 +270,10 @@ impl Session {
         let ring = readable(kernel.take_ring()?)
             .map_err(SessionError::system("watching the sample buffer"))?;
         let limits_before = RateLimits::read().ok();
-        let launched = targets.has_own_image();
+        let launched = registry.has_own_image();
         let events = kernel.attach(settings.frequency)?;
-        targets.begin_counting();
-        if let Some((pid, halt, others)) = targets.halted() {
+        registry.begin_counting();
+        if let Some((pid, halt, others)) = registry.halted() {
             let more = if others > 0 {
                 format!(" ({others} more)")
             } else {
@@ -273,9 +284,9 @@ impl Session {
                 halt.remedy(pid)
             );
         }
-        let watch = targets.watch_perf_maps();
+        let watch = watch_perf_maps(&registry);
         Ok(Self {
-            targets,
+            registry,
             kernel,
             events,
             ring,
@@ -306,7 +317,7 @@ impl Session {
     }
 
     fn exits(&self) -> Result<Vec<AsyncFd<OwnedFd>>, SessionError> {
-        self.targets
+        self.registry
             .exits()
             .map(|exited| readable(exited?))
             .collect::<Result<_, _>>()
@@ -324,7 +335,7 @@ impl Session {
     /// records are left for another one.
     pub(super) fn turn(&mut self) -> bool {
         let (began, begun) = (Instant::now(), thread_time());
-        self.targets.note_cpu_time();
+        self.registry.note_cpu_time();
         let more = self.drain();
         self.follow();
         if !self.buffers.unfinished.is_empty() {
@@ -334,16 +345,16 @@ impl Session {
         for stack in &finished {
             self.add_finished(stack);
         }
-        let (targets, mut stages) = self.targets_and_stages();
-        targets.catch_up(&mut stages);
+        let (registry, mut stages) = self.registry_and_stages();
+        registry.catch_up(&mut stages);
         let changed = std::mem::take(&mut self.changed_maps);
         if self.watch.is_none() || std::mem::take(&mut self.any_map_changed) {
             self.any_map_changed = self.resolver.refresh_perf_maps(None);
         } else if !changed.is_empty() && self.resolver.refresh_perf_maps(Some(&changed)) {
             self.changed_maps = changed;
         }
-        self.has_young = self.has_young && self.targets.is_any_young();
-        self.is_python_starting = self.has_young && self.targets.is_python_starting();
+        self.has_young = self.has_young && self.registry.is_any_young();
+        self.is_python_starting = self.has_young && self.registry.is_python_starting();
         self.resolver.pump();
         self.kernel.flush_log();
         self.longest_turn = self.longest_turn.max(began.elapsed());
@@ -362,12 +373,12 @@ impl Session {
         }
     }
 
-    fn targets_and_stages(&mut self) -> (&mut Targets, Stages<'_>) {
+    fn registry_and_stages(&mut self) -> (&mut Registry, Stages<'_>) {
         let stages = Stages {
             builder: &self.builder,
             resolver: &mut self.resolver,
         };
-        (&mut self.targets, stages)
+        (&mut self.registry, stages)
     }
 
     /// Looks which Pythons the targets have started that are not recorded, which the report must say.
@@ -375,24 +386,24 @@ impl Session {
         if self.following.forks {
             return;
         }
-        for pid in self.targets.roots() {
+        for pid in self.registry.roots() {
             self.children.look(pid);
         }
     }
 
     /// Takes in the kernel's records of mappings. Returns true when there were any of targets.
     fn follow(&mut self) -> bool {
-        let told = self.kernel.follows();
-        let (targets, throttled) = (&self.targets, &mut self.throttle_records);
+        let follows = self.kernel.follows();
+        let (registry, throttled) = (&self.registry, &mut self.throttle_records);
         let (mut mapped, mut executed) = (Vec::new(), Vec::new());
         let (mut started, mut lost) = (false, false);
-        let is_wanted = |pid| targets.contains(pid);
+        let is_wanted = |pid| registry.contains(pid);
         self.events.drain(is_wanted, |event| match event {
             KernelEvent::Mapped(pid) if !mapped.contains(&pid) => {
                 mapped.push(pid);
             }
-            // Where it was told in the ring, that came in the right order.
-            KernelEvent::Executed(pid) if targets.contains(pid) && !told => {
+            // Where the ring has an event of it, that came in the right order.
+            KernelEvent::Executed(pid) if registry.contains(pid) && !follows => {
                 if !executed.contains(&pid) {
                     executed.push(pid);
                 }
@@ -405,15 +416,15 @@ impl Session {
             }
             KernelEvent::Throttled => *throttled += 1,
         });
-        let (targets, mut stages) = self.targets_and_stages();
+        let (registry, mut stages) = self.registry_and_stages();
         for &pid in &executed {
-            targets.executed_untold(pid, &mut stages);
+            registry.executed_without_event(pid, &mut stages);
         }
         for &pid in mapped.iter().filter(|pid| !executed.contains(pid)) {
-            targets.mapped(pid, &mut stages);
+            registry.mapped(pid, &mut stages);
         }
         if lost {
-            targets.all_mapped(&mut stages);
+            registry.all_mapped(&mut stages);
         }
         if started {
             self.look_for_children();
@@ -425,7 +436,7 @@ impl Session {
     /// is left.
     fn drain(&mut self) -> bool {
         let Self {
-            targets,
+            registry,
             builder,
             ring,
             resolver,
@@ -448,7 +459,7 @@ impl Session {
             let sample = match record {
                 RingRecord::Sample(sample) => sample,
                 RingRecord::Process(event) => {
-                    *has_young |= targets.happened(&event, &mut stages);
+                    *has_young |= registry.process_event(&event, &mut stages);
                     return;
                 }
             };
@@ -457,13 +468,13 @@ impl Session {
                 return;
             }
             first_sample.get_or_insert(sample.ktime);
-            let Some(image) = targets.image_of(sample.pid, &mut stages) else {
+            let Some(image) = registry.program_of_sample(sample.pid, &mut stages) else {
                 // It runs something else by now than what was asked for.
                 return;
             };
-            *unexamined_samples += u64::from(targets.is_unexamined(sample.pid));
+            *unexamined_samples += u64::from(registry.is_unexamined(sample.pid));
             let depends_on_greenlets = sample.python_is_counted || sample.python_is_unconfirmed;
-            let has_greenlets = depends_on_greenlets && targets.has_greenlets(sample.pid);
+            let has_greenlets = depends_on_greenlets && registry.has_greenlets(sample.pid);
             if let Some(walk) = UnfinishedWalk::of(&sample, image, has_greenlets) {
                 stages.resolver.meet(image, walk.python_frames());
                 unfinished.push(walk);
@@ -499,9 +510,9 @@ impl Session {
         let mut pids: Vec<Pid> = walks.map(|walk| walk.stack.pid).collect();
         pids.sort_unstable();
         pids.dedup();
-        let (targets, mut stages) = self.targets_and_stages();
+        let (registry, mut stages) = self.registry_and_stages();
         for pid in pids {
-            targets.mapped(pid, &mut stages);
+            registry.mapped(pid, &mut stages);
         }
         for walk in std::mem::take(&mut self.buffers.unfinished) {
             if let Err(walk) = self.builder.finish_walk(Box::new(walk)) {
@@ -528,12 +539,12 @@ impl Session {
         if counters.threads_full > refused {
             self.builder.forget_threads();
         }
-        let (targets, mut stages) = self.targets_and_stages();
+        let (registry, mut stages) = self.registry_and_stages();
         if lost > lost_before {
-            targets.look_for_changes(&mut stages);
+            registry.find_changes(&mut stages);
         }
-        targets.revisit(&mut stages);
-        targets.read_titles(false);
+        registry.revisit(&mut stages);
+        registry.read_titles(false);
         self.look_for_children();
     }
 

@@ -2,19 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{model::Hz, process::Selector, profile::Granularity};
-
-/// Where Python functions come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PythonFrom {
-    /// The interpreter's own frames where they can be read, else perf maps.
-    #[default]
-    Auto,
-    /// The interpreter's own frames; a process that was asked for by pid and whose frames cannot be read is refused.
-    Interpreter,
-    /// Trampolines, named by perf maps.
-    PerfMap,
-}
+use crate::{model::Hz, process::Selector, profile::Granularity, registry::PythonFrom};
 
 /// A recording, as `cli` asks for it.
 #[derive(Clone, Debug)]

@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::Limit;
 use crate::{
     model::{Hz, KtimeNs, Pid},
-    process::{FileLimit, Halt, NamedGroup, PythonInfo, interpreter::Obstacle},
+    process::{FileLimit, Halt, NamedGroup},
     profile::Profile,
-    symbols::{CrossCheck, NameDiagnosis},
+    registry::{TargetSummary, Unsampled},
+    symbols::CrossCheck,
 };
 
 /// The state of a running recording, for a status line.
@@ -138,54 +139,6 @@ pub enum Remark {
     GroupsIgnored(Vec<NamedGroup>),
     /// The container's group is below one that was delegated to a user: that of a rootless container.
     Rootless(NamedGroup),
-}
-
-/// Where the names of one target's Python functions come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PythonSource {
-    /// The frames of its interpreter, which has this `PY_VERSION_HEX`.
-    Interpreter(u32),
-    /// Perf maps: they were asked for.
-    PerfMap,
-    /// Perf maps: the interpreter's frames cannot be read.
-    Refused(Obstacle),
-    /// Perf maps: there were no interpreter's frames to be read.
-    NotYet,
-}
-
-/// What is known of one target at the end. A process that ran several programs has one of these for each that has
-/// samples.
-#[derive(Clone, Debug)]
-pub struct TargetSummary {
-    /// Its pid.
-    pub pid: Pid,
-    /// What to call it: short, see [`Target::label`](crate::process::Target::label).
-    pub label: String,
-    /// Its command line, arguments joined by spaces.
-    pub command: String,
-    /// Samples of it.
-    pub samples: u64,
-    /// Its interpreter.
-    pub python: PythonInfo,
-    /// CPU time it used during the recording, user and system.
-    pub cpu_time: Duration,
-    /// Where its Python functions come from.
-    pub source: PythonSource,
-    /// Why its Python functions have, or do not have, names.
-    pub names: NameDiagnosis,
-}
-
-/// Processes that were followed and of which no sample was taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unsampled {
-    /// How many.
-    pub processes: u64,
-    /// CPU time that they used.
-    pub cpu_time: Duration,
-    /// The one that used the most, where there is one.
-    pub busiest: Option<(Pid, Duration)>,
-    /// Processes with samples that are not in [`Summary::targets`], because there are too many.
-    pub untold: u64,
 }
 
 /// What a recording has to say besides its profile. Numbers about samples are in [`Profile::quality`].

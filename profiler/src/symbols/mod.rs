@@ -36,7 +36,6 @@ pub(crate) use elf_names::ElfNames;
 pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
 pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
-pub use process::ForkedChild;
 pub use resolver::{Resolver, Retired};
 pub use worker::SymbolProcess;
 

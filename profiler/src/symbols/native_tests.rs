@@ -432,7 +432,7 @@ fn a_file_that_ends_the_symbol_process_costs_its_inlined_calls_only() {
             (Arc::clone(&deep), FileOffset(16)),
             (Arc::clone(&honest), at),
         ];
-        let requests: Vec<_> = places
+        let requests = places
             .into_iter()
             .zip(0..)
             .map(|((module, at), id)| Request {

@@ -27,8 +27,9 @@ use super::{
 use crate::{
     model::{Avma, Frame, KtimeNs, Location, LocationId, Pid},
     process::{
-        Pace, ProcessMap, PythonInfo, Target, file_time_at, interpreter::PatientReader,
-        now_monotonic, perf_map_directory, perf_map_handle, thread_time,
+        ForkedChild, Pace, ProcessMap, PythonInfo, Target, file_time_at,
+        interpreter::PatientReader, now_monotonic, perf_map_directory, perf_map_handle,
+        thread_time,
     },
 };
 
@@ -52,20 +53,6 @@ pub(super) struct OwnedMap {
     is_behind: bool,
     /// Its process runs another program now: what is added is not this one's.
     is_frozen: bool,
-}
-
-/// A child process, when it is first met.
-#[derive(Clone, Copy, Debug)]
-pub struct ForkedChild<'a> {
-    /// Its pid.
-    pub pid: Pid,
-    /// The same in its own pid namespace.
-    pub ns_pid: u32,
-    /// The same of the processes between it and the one whose names it begins with, the nearest first, and when they were
-    /// made.
-    pub between: &'a [(u32, Duration)],
-    /// When it was made, since boot.
-    pub since_boot: Duration,
 }
 
 /// What is known of one program in one process.
@@ -192,7 +179,7 @@ impl Process {
     }
 
     /// A child process, with all that its parent has. Costs no more than its own perf map.
-    pub(super) fn forked(&self, child: ForkedChild<'_>) -> Self {
+    pub(super) fn forked(&self, pid: Pid, child: ForkedChild<'_>) -> Self {
         let mut parents = lock(&self.map);
         // What the parent wrote before the child was made, should a name be missing.
         parents.is_behind = true;
@@ -205,14 +192,14 @@ impl Process {
                 began: Some(began),
             };
             let location = PerfMapLocation {
-                directory: perf_map_directory(child.pid),
+                directory: perf_map_directory(pid),
                 ns_pid,
                 owner_uid: own.location().owner_uid,
             };
             let map = unread_map(location, &self.budgets).with_directory_of(own);
             share(map.beginning_at(beginning), owner)
         };
-        let map = map_of(child.ns_pid, child.since_boot, child.pid);
+        let map = map_of(child.ns_pid, child.since_boot, pid);
         let between: Vec<_> = child
             .between
             .iter()
@@ -225,14 +212,8 @@ impl Process {
         Self {
             mappings: Arc::clone(&self.mappings),
             modules: Arc::clone(&self.modules),
-            codes: self.codes.as_ref().map(|codes| codes.forked(child.pid)),
-            ..Self::with_maps(
-                child.pid,
-                map,
-                inherited,
-                self.python.clone(),
-                &self.budgets,
-            )
+            codes: self.codes.as_ref().map(|codes| codes.forked(pid)),
+            ..Self::with_maps(pid, map, inherited, self.python.clone(), &self.budgets)
         }
     }
 
@@ -376,7 +357,7 @@ impl Process {
     pub(super) fn refresh_map(&mut self) -> bool {
         // Not again for each frame of the sample, whatever comes of it.
         self.is_map_current = true;
-        if self.map_pace.is_resting() {
+        if self.map_pace.is_resting(Instant::now()) {
             return true;
         }
         let (began, begun, until) = (Instant::now(), thread_time(), now_monotonic());
@@ -389,7 +370,7 @@ impl Process {
         self.map_allowance.spend(worked);
         // What is only added is bounded by the file's size.
         if !matches!(event, None | Some(PerfMapEvent::Appeared)) {
-            self.map_pace.spent(began.elapsed());
+            self.map_pace.spent(Instant::now(), began.elapsed());
         }
         self.note_map_changes();
         let is_behind = is_behind | self.read_on_inherited();

@@ -9,6 +9,8 @@
 //! Gets [`UnwoundStack`]s, gives [`ResolvedStack`]s: addresses become [`LocationId`]s, whose frames are filled in when
 //! their names arrive. Must not know how stacks were found or what becomes of them.
 
+mod programs;
+
 use std::{
     path::Path,
     sync::Arc,
@@ -24,7 +26,7 @@ use super::{
     budgets::Budgets,
     locations::{LocationKey, Locations, late_kernel_frame, offset_frame, unknown_frame},
     module::c_library_directory,
-    process::{ForkedChild, ModuleIndex, Process},
+    process::{ModuleIndex, Process},
     python_codes::{Lookup, PythonCodes},
 };
 use crate::{
@@ -34,11 +36,11 @@ use crate::{
     },
     process::{
         FileIdentity, FileLimits, Mapping, MappingKind, OpenMappedError, ProcessMap, PythonInfo,
-        Target, file_name,
-        interpreter::{Interpreter, PatientReader},
-        open_mapped, vdso_file,
+        file_name, interpreter::PatientReader, open_mapped, vdso_file,
     },
 };
+
+pub use programs::Retired;
 
 /// Kernel addresses remembered; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
@@ -51,9 +53,6 @@ const MODULES_MAX: usize = 4096;
 /// map thousands.
 const OPENED_AT_ONCE: usize = 256;
 
-/// What is said of a program waits so long for code objects that are being read.
-const LATE_CODE_PATIENCE: Duration = Duration::from_millis(100);
-
 /// New places wait for their names until there are so many of them, or for so long: waking the symbolizer's thread for
 /// one address costs more than finding its name.
 const BATCH: usize = 128;
@@ -63,6 +62,8 @@ const BATCH_EVERY: Duration = Duration::from_secs(2);
 pub struct Resolver {
     native: NativeSymbolizer,
     processes: FxHashMap<ImageId, Process>,
+    /// Of programs that were retired, until it is fetched.
+    retired: FxHashMap<ImageId, Retired>,
     budgets: Budgets,
     vdso: Option<ModuleIndex>,
     modules: Vec<Arc<Module>>,
@@ -93,6 +94,7 @@ impl Resolver {
         Ok(Self {
             native: NativeSymbolizer::start(NativeOptions::default(), process)?,
             processes: FxHashMap::default(),
+            retired: FxHashMap::default(),
             budgets: Budgets::new(),
             vdso: None,
             modules: Vec::new(),
@@ -109,41 +111,6 @@ impl Resolver {
         })
     }
 
-    /// Begins with a process that runs already. The beginning of its perf map is read at once, and those of its ancestors.
-    pub fn add_process(&mut self, image: ImageId, target: &Target, python: PythonInfo) {
-        let known = |pid: Pid| {
-            let mut processes = self.processes.values();
-            processes.find(|it| it.pid == pid).map(Process::shared_map)
-        };
-        let process = Process::new(target, python, known, &self.budgets);
-        self.processes.insert(image, process);
-    }
-
-    /// Begins with a child process: with all that is known of the program it was forked from.
-    pub fn fork(&mut self, from: ImageId, to: ImageId, child: ForkedChild<'_>) {
-        if let Some(parent) = self.processes.get(&from) {
-            let process = parent.forked(child);
-            self.processes.insert(to, process);
-        }
-    }
-
-    /// A program has replaced another one in its process. Only what is written to its perf map from now on is believed.
-    /// `is_fresh`: it had no time to write anything yet.
-    pub fn exec(&mut self, from: ImageId, to: ImageId, since_boot: Duration, is_fresh: bool) {
-        if let Some(before) = self.processes.get(&from) {
-            let process = before.replaced(since_boot, is_fresh);
-            self.processes.insert(to, process);
-        }
-    }
-
-    /// The frames of a program's interpreter are read from now on.
-    pub fn interpreter(&mut self, image: ImageId, interpreter: &Arc<Interpreter>) {
-        if let Some(process) = self.processes.get_mut(&image) {
-            let interpreter = Arc::clone(interpreter);
-            process.codes = Some(PythonCodes::new(process.pid, interpreter, &self.budgets));
-        }
-    }
-
     /// Finds out what frames are called whose stack is not whole yet: until it is, they may be gone.
     pub fn meet(&mut self, image: ImageId, frames: impl Iterator<Item = PythonFrame>) {
         if let Some(codes) = self
@@ -155,9 +122,9 @@ impl Resolver {
         }
     }
 
-    /// Reads memory of targets, without waiting for it longer than samples can.
-    pub const fn reader(&mut self) -> &mut PatientReader {
-        &mut self.reader
+    /// From now on, all waits for memory of processes together take no longer than `total`: the recording is to end.
+    pub const fn limit_waits(&mut self, total: Duration) {
+        self.reader.limit_waits(total);
     }
 
     /// Compares the interpreter's frames with trampolines in each sample that has both.
@@ -170,30 +137,6 @@ impl Resolver {
         self.cross_check.as_ref()
     }
 
-    /// What was found out of a program that has replaced another one.
-    pub fn describe(&mut self, image: ImageId, target: &Target, python: PythonInfo) {
-        match self.processes.get_mut(&image) {
-            Some(process) => {
-                process.set_owner(target.uid);
-                process.python = python;
-            }
-            None => self.add_process(image, target, python),
-        }
-    }
-
-    /// Nothing more will be asked of a program: what there is to say of it.
-    pub fn retire(&mut self, image: ImageId) -> Option<Retired> {
-        let mut process = self.processes.remove(&image)?;
-        let last_wait = Some(LATE_CODE_PATIENCE);
-        process.name_late_code(&mut self.locations, &mut self.reader, last_wait);
-        Some(Retired {
-            names: process.diagnosis(),
-            complaints: process.complaints(),
-            samples: process.counts.samples(),
-            rival: process.rival(),
-        })
-    }
-
     /// How many of the `wanted` mappings of a program are to be followed: the memory for the mappings of all processes is
     /// bounded.
     pub fn room_for_mappings(&mut self, image: ImageId, wanted: usize) -> usize {
@@ -201,19 +144,18 @@ impl Resolver {
         process.map_or(wanted, |process| process.room_for_mappings(wanted))
     }
 
-    /// These are a program's executable mappings, its interpreter, and the descriptor with which it writes its perf map,
-    /// now. Files are opened while they can be. False: there are so many of them that some are left for another call.
-    pub fn update(
+    /// Files are opened while they can be. False: see [`apply`](Self::apply).
+    fn update(
         &mut self,
         image: ImageId,
         mappings: &[Mapping],
-        python: PythonInfo,
+        python: &PythonInfo,
         map_handle: Option<&Path>,
     ) -> bool {
         let Some(mut process) = self.processes.remove(&image) else {
             return true;
         };
-        process.python = python;
+        process.python = python.clone();
         if let Some(handle) = map_handle {
             process.follow_handle(handle);
         }
@@ -230,7 +172,7 @@ impl Resolver {
                 .modules
                 .get(&mapping.begin)
                 .copied()
-                .filter(|_| same);
+                .filter(|&module| same && self.has_right_kind(module, mapping, &process.python));
             let module = known.or_else(|| {
                 to_open = to_open.checked_sub(mapping.is_of_file().into())?;
                 self.open(process.pid, mapping, &process.python, c_library)
@@ -276,7 +218,9 @@ impl Resolver {
         if mapping.may_hold_jit_code() && !opened.is_elf() {
             return None;
         }
-        if let Some(&index) = self.module_ids.get(&opened.identity) {
+        if let Some(&index) = self.module_ids.get(&opened.identity)
+            && self.has_right_kind(index, mapping, python)
+        {
             return Some(index);
         }
         let kind = match mapping.path() {
@@ -294,6 +238,14 @@ impl Resolver {
         }
         self.modules.push(Arc::new(Module::new(opened, kind)));
         Some(index)
+    }
+
+    /// False: the file of a mapping was opened before it was known to be an interpreter.
+    fn has_right_kind(&self, module: ModuleIndex, mapping: &Mapping, python: &PythonInfo) -> bool {
+        let is_interpreter = mapping
+            .path()
+            .is_some_and(|path| is_interpreter(path, python));
+        !is_interpreter || self.modules[module as usize].kind == ModuleKind::Interpreter
     }
 
     /// Reads what was added to perf maps: of all processes, or of those that have one of these pids in their own
@@ -564,19 +516,6 @@ impl Resolver {
             losses: finished.losses,
         }
     }
-}
-
-/// What is left to say of a program that has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Retired {
-    /// Why its Python functions have, or do not have, names.
-    pub names: NameDiagnosis,
-    /// Whether its perf map was refused, and what in it could not be used: ready to be shown.
-    pub complaints: Vec<String>,
-    /// Samples of it.
-    pub samples: u64,
-    /// Another process that wrote its perf map as well.
-    pub rival: Option<Pid>,
 }
 
 /// Leaves half of the files that may be open to everything else.

@@ -1,7 +1,5 @@
-//! That names arrive.
-
 use super::*;
-use crate::process::read_executable_mappings;
+use crate::process::{ProgramChange, ProgramEvent, Target, read_executable_mappings};
 
 #[inline(never)]
 fn is_sampled_last(n: u64) -> u64 {
@@ -12,11 +10,25 @@ fn is_sampled_last(n: u64) -> u64 {
 fn what_is_asked_for_last_gets_its_name() {
     let pid = Pid(std::process::id());
     let image = ImageId(1);
-    let target = Target::check(pid).expect("runs");
+    // A profiler does not check itself.
+    let (exited, _alive) = std::io::pipe().expect("a pipe");
+    let target = Target::made_up(pid, 0, exited.into());
     let mappings = read_executable_mappings(pid).expect("maps").mappings;
     let mut resolver = Resolver::start(SymbolProcess::start()).expect("starts");
-    resolver.add_process(image, &target, PythonInfo::unknown());
-    while !resolver.update(image, &mappings, PythonInfo::unknown(), None) {}
+    let python = &PythonInfo::unknown();
+    let started = ProgramChange::Started {
+        target: &target,
+        python,
+        is_sampled: true,
+    };
+    let mapped = ProgramChange::Mapped {
+        mappings: &mappings,
+        python,
+        perf_map: None,
+    };
+    for change in [started, mapped] {
+        while !resolver.apply(&ProgramEvent { pid, image, change }) {}
+    }
     let at = Avma(is_sampled_last as *const () as u64);
     let stack = UnwoundStack {
         pid,

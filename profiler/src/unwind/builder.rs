@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     model::{ImageId, Pid, PythonEnd, PythonFrame, RawSample, StackCopy, UnwoundStack},
-    process::Mapping,
+    process::{Mapping, ProgramChange, ProgramEvent},
 };
 
 /// The thread's name, at most 15 bytes. It catches its own panics.
@@ -117,15 +117,10 @@ impl UnfinishedWalk {
 
 /// Where a program's interpreter keeps its frames, and the states of the threads that it had a moment ago.
 #[derive(Clone, Debug)]
-pub struct KnownInterpreter {
-    /// The process.
-    pub pid: Pid,
-    /// The program.
-    pub image: ImageId,
-    /// Where its frames are.
-    pub layout: PythonLayout,
+pub(super) struct KnownInterpreter {
+    pub(super) layout: PythonLayout,
     /// Thread pointers and addresses of thread states.
-    pub threads: Vec<(u64, u64)>,
+    pub(super) threads: Vec<(u64, u64)>,
 }
 
 /// What the thread is to do.
@@ -257,59 +252,55 @@ impl TableBuilder {
         })
     }
 
-    /// A process becomes a target: samples are taken of it from now on.
-    pub fn admit(&self, pid: Pid, image: ImageId) {
-        self.shared.set_current(pid, image);
-        self.queue.send(Command::Admit(pid, image));
-    }
-
-    /// A target runs another program now, or the kernel side has made a child of one a target.
-    pub fn runs(&self, pid: Pid, image: ImageId) {
-        self.shared.set_current(pid, image);
-    }
-
-    /// A program begins with what is known of the one that it was forked from.
-    pub fn fork(&self, from: ImageId, pid: Pid, to: ImageId) {
-        self.queue.send(Command::Fork { from, pid, to });
-    }
-
-    /// These are a program's executable mappings now.
-    pub fn update(&self, pid: Pid, image: ImageId, mappings: Vec<Mapping>) {
-        let is_waiting = self.shared.put(image, mappings);
-        if !is_waiting {
-            self.queue.send(Command::Mappings(pid, image));
+    /// Takes in what has happened to a program.
+    pub fn apply(&self, event: &ProgramEvent<'_>) {
+        let ProgramEvent { pid, image, change } = *event;
+        match change {
+            ProgramChange::Started { is_sampled, .. } => {
+                self.shared.set_current(pid, image);
+                if !is_sampled {
+                    self.queue.send(Command::Admit(pid, image));
+                }
+            }
+            ProgramChange::Forked { from, .. } => {
+                let to = image;
+                self.queue.send(Command::Fork { from, pid, to });
+                self.shared.set_current(pid, image);
+            }
+            ProgramChange::Replaced { .. } => self.shared.set_current(pid, image),
+            ProgramChange::Described { .. } => {}
+            ProgramChange::Mapped { mappings, .. } => {
+                let is_waiting = self.shared.put(image, mappings.to_vec());
+                if !is_waiting {
+                    self.queue.send(Command::Mappings(pid, image));
+                }
+            }
+            ProgramChange::InterpreterFound {
+                interpreter,
+                threads,
+            } => {
+                let known = KnownInterpreter {
+                    layout: interpreter.frames,
+                    threads: threads.to_vec(),
+                };
+                lock(&self.shared.interpreters).insert(image, known);
+                self.queue.send(Command::Interpreter(pid, image));
+            }
+            ProgramChange::Exited => self.shared.unset_current(pid, image),
+            ProgramChange::Retired => {
+                self.shared.unset_current(pid, image);
+                self.shared.take(image);
+                self.shared.take_interpreter(image);
+                self.queue.send_after_walks(Command::Forget(image));
+            }
+            ProgramChange::Expelled => self.queue.send(Command::Expel(pid)),
         }
-    }
-
-    /// A program's interpreter keeps its frames there.
-    pub fn interpreter(&self, interpreter: KnownInterpreter) {
-        let KnownInterpreter { pid, image, .. } = interpreter;
-        lock(&self.shared.interpreters).insert(image, interpreter);
-        self.queue.send(Command::Interpreter(pid, image));
     }
 
     /// The kernel side has no room to remember more threads: most of them have ended, each program that was replaced
     /// leaves one. It finds again those that have not.
     pub fn forget_threads(&self) {
         self.queue.send(Command::ForgetThreads);
-    }
-
-    /// A target has ended, as the kernel side knows: nothing more is to be published for it.
-    pub fn gone(&self, pid: Pid, image: ImageId) {
-        self.shared.unset_current(pid, image);
-    }
-
-    /// Nothing more will be asked of a program.
-    pub fn forget(&self, pid: Pid, image: ImageId) {
-        self.shared.unset_current(pid, image);
-        self.shared.take(image);
-        self.shared.take_interpreter(image);
-        self.queue.send_after_walks(Command::Forget(image));
-    }
-
-    /// No more samples are to be taken of a process.
-    pub fn expel(&self, pid: Pid) {
-        self.queue.send(Command::Expel(pid));
     }
 
     /// Finishes a walk once the rows that it needs are made. Given back when too many walks wait.

@@ -44,7 +44,7 @@ mod table;
 mod testing;
 
 pub(crate) use builder::THREAD_NAME;
-pub use builder::{BuilderStats, FullTables, KnownInterpreter, TableBuilder, UnfinishedWalk};
+pub use builder::{BuilderStats, FullTables, TableBuilder, UnfinishedWalk};
 pub(crate) use compact::compile_file_until;
 pub use compact::{CompactPage, CompactRow, CompactTable, CompiledElf, compile, compile_file};
 pub use elf::Segment;

@@ -52,7 +52,7 @@ pub(super) fn counted_processes(number: u64) -> String {
 pub(super) fn processes(summary: &Summary) -> u64 {
     let sampled = summary.targets.iter().filter(|target| target.samples > 0);
     let pids: BTreeSet<Pid> = sampled.map(|target| target.pid).collect();
-    pids.len() as u64 + summary.unsampled.untold
+    pids.len() as u64 + summary.unsampled.unlisted
 }
 
 /// All processes that were recorded, with samples or without.

@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_to_maps_are_reported_once_each_and_others_not_at_all() -> Result<(), Box<dyn Error>>
-    {
+    async fn changes_to_maps_are_reported_once_each_and_others_not_at_all()
+    -> Result<(), Box<dyn Error>> {
         let directory = TempDir::new()?;
         let path = |name: &str| directory.path().join(name);
         let mut watch = PerfMapWatch::new()?;

@@ -1,43 +1,44 @@
-//! Children that the kernel side has made targets, and of which there is no sample yet: a process that ends without one
-//! has cost next to nothing.
+//! Children that the BPF program has made targets, and of which there is no sample yet: a process that exits without a
+//! sample costs next to nothing.
 
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::followed::Identity;
+use super::tracked::ProgramInfo;
 use crate::model::{ImageId, Pid};
 
-/// Live processes are not more than the kernel side has room for, but events may be lost.
+/// The BPF program has room for no more live processes, but events of exits may be lost.
 const CHILDREN_MAX: usize = 65_536;
-/// Forks without a met process between two that are met.
+/// Longest chain of forks without a sampled process that is remembered.
 const BETWEEN_MAX: usize = 16;
 
-/// A child that has not been met.
-#[derive(Clone)]
+/// A child without a sample.
+#[derive(Debug, Clone)]
 pub(super) struct Child {
-    /// The program that it was forked from, as far as that was met.
+    /// The nearest program before it that is tracked.
     pub(super) from: ImageId,
-    /// Pids, in their own namespaces, of those between, the nearest first, and when they were made.
+    /// Processes between that program's and this one, the nearest first: pids in their own namespaces, and when they were
+    /// made, since boot.
     pub(super) between: Vec<(u32, Duration)>,
     pub(super) ns_pid: u32,
     pub(super) since_boot: Duration,
-    /// Where its stack begins, as its parent's does.
+    /// Where its stack begins: at the same place as its parent's.
     pub(super) stack: Option<u64>,
     /// What its parent was called.
-    pub(super) identity: Identity,
+    pub(super) info: ProgramInfo,
 }
 
 /// All of them.
-#[derive(Default)]
-pub(super) struct UnmetChildren {
+#[derive(Debug, Default)]
+pub(super) struct UnsampledChildren {
     children: FxHashMap<Pid, Child>,
-    /// How many each program has: most that end have none.
+    /// How many each program has: most programs that end have none.
     counts: FxHashMap<ImageId, u32>,
 }
 
-impl UnmetChildren {
-    /// One was made. Past the limit, it is met like a process of which nothing was told.
+impl UnsampledChildren {
+    /// Adds a child. Past the limit, it is found by its first sample, as if its event had been lost.
     pub(super) fn add(&mut self, pid: Pid, child: Child) {
         if self.children.len() < CHILDREN_MAX {
             *self.counts.entry(child.from).or_default() += 1;
@@ -47,7 +48,7 @@ impl UnmetChildren {
         }
     }
 
-    /// One of them has a child.
+    /// The child of a process that is one of these itself.
     pub(super) fn forked(&self, parent: Pid, ns_pid: u32, since_boot: Duration) -> Option<Child> {
         let parent = self.children.get(&parent)?;
         let mut between = vec![(parent.ns_pid, parent.since_boot)];
@@ -60,12 +61,12 @@ impl UnmetChildren {
         })
     }
 
-    /// Is one of them.
+    /// The process is one of them.
     pub(super) fn contains(&self, pid: Pid) -> bool {
         self.children.contains_key(&pid)
     }
 
-    /// It is met, or has ended.
+    /// Removes a child: there is a sample of it, or it has exited.
     pub(super) fn take(&mut self, pid: Pid) -> Option<Child> {
         let child = self.children.remove(&pid)?;
         self.uncount(child.from);
@@ -82,7 +83,7 @@ impl UnmetChildren {
     }
 
     /// Those that were forked from this program.
-    pub(super) fn heirs_of(&self, image: ImageId) -> Vec<Pid> {
+    pub(super) fn of(&self, image: ImageId) -> Vec<Pid> {
         if !self.counts.contains_key(&image) {
             return Vec::new();
         }
@@ -93,7 +94,7 @@ impl UnmetChildren {
             .collect()
     }
 
-    /// Forgets all of them, and says how many they were.
+    /// Removes all of them, and says how many they were.
     pub(super) fn clear(&mut self) -> u64 {
         self.counts.clear();
         std::mem::take(&mut self.children).len() as u64
