@@ -120,7 +120,7 @@ Exit status:
   2    wrong usage
   3    nothing to draw: the target ran no code while it was watched
   4    a privilege or a kernel feature is missing
-  130  a second Ctrl-C: stopped at once; 143 and 129: SIGTERM and SIGHUP while the result is written
+  130  a second Ctrl-C, or the first one while the result waits for a reader: stopped at once; 143 and 129: SIGTERM and SIGHUP while the result is written
   With `-- COMMAND`, a command that fails hands its own status on: its code, 128 + the signal that
   killed it, 127 when it was not found, 126 when it could not be run.
 
