@@ -211,25 +211,31 @@ fn find_interpreter(
             found.files.push(path.to_string_lossy().into_owned());
         }
     }
-    // With a libpython, `python` is a stub that calls it: plumbing as well.
-    let named_python = |path: &Path| is_python_program(file_name(path).as_bytes());
-    if found.version.is_some() {
-        let stubs = files
-            .iter()
-            .filter(|(path, _)| is_program(path) && named_python(path));
-        found
-            .files
-            .extend(stubs.map(|(path, _)| path.to_string_lossy().into_owned()));
-        return found;
-    }
-    // The program first: all others come into question only for interpreters built into something larger.
-    let (first, others): (Vec<_>, Vec<_>) =
-        files.into_iter().partition(|(path, _)| is_program(path));
     let mut budget = Budget::new(match search {
         Search::Nothing => 0,
         Search::Little => LITTLE_BYTES_MAX,
         Search::All => SEARCHED_BYTES_MAX,
     });
+    if found.version.is_some() {
+        // With a libpython, `python` is a stub that calls it: plumbing as well. A program that has an interpreter built in
+        // may have loaded a library that brings the libpython, which then stays unused.
+        let programs = files.iter().filter(|(path, _)| is_program(path));
+        for (path, mapping) in programs {
+            let file = path.to_string_lossy().into_owned();
+            let built_in = version_in_content(pid, mapping, path, &mut budget);
+            if built_in.is_some() {
+                found.version = built_in;
+                found.files.insert(0, file);
+            } else if is_python_program(file_name(path).as_bytes()) {
+                found.files.push(file);
+            }
+        }
+        found.is_incomplete = budget.is_exceeded;
+        return found;
+    }
+    // The program first: all others come into question only for interpreters built into something larger.
+    let (first, others): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|(path, _)| is_program(path));
     for (path, mapping) in first.into_iter().chain(others).take(FILES_MAX) {
         if let Some(version) = version_of_file(pid, mapping, path, &mut budget) {
             found.version = Some(version);
@@ -283,14 +289,27 @@ fn version_of_file(
     path: &Path,
     budget: &mut Budget,
 ) -> Option<(u8, u8)> {
-    let from_name = version_in_program_name(&file_name(path));
-    let Ok(opened) = open_mapped(pid, mapping) else {
-        return from_name;
-    };
+    let was_exceeded = budget.is_exceeded;
+    let version = version_in_content(pid, mapping, path, budget)
+        .or_else(|| version_in_program_name(&file_name(path)));
+    if version.is_some() {
+        budget.is_exceeded = was_exceeded;
+    }
+    version
+}
+
+/// The version of the interpreter in a file; `None` also where the file cannot be read.
+fn version_in_content(
+    pid: Pid,
+    mapping: &Mapping,
+    path: &Path,
+    budget: &mut Budget,
+) -> Option<(u8, u8)> {
+    let opened = open_mapped(pid, mapping).ok()?;
     // The same files are mapped by process after process, and nothing in them changes.
     let mut known = KNOWN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(&version) = known.get(&opened.identity) {
-        return version.or(from_name);
+        return version;
     }
     let named_python = is_python_program(file_name(path).as_bytes());
     let was_exceeded = std::mem::replace(&mut budget.is_exceeded, false);
@@ -298,11 +317,11 @@ fn version_of_file(
     if !budget.is_exceeded && known.len() < KNOWN_FILES_MAX {
         known.insert(opened.identity, version);
     }
-    if version.is_some() || from_name.is_some() {
+    if version.is_some() {
         budget.is_exceeded = false;
     }
     budget.is_exceeded |= was_exceeded;
-    version.or(from_name)
+    version
 }
 
 /// The CPython that a program is or is linked with, from its file; `None` if that cannot be told. Reads some MiB at
@@ -400,7 +419,8 @@ pub(super) fn is_library_name(name: &str) -> bool {
     version_in_library_name(name).is_some()
 }
 
-fn version_in_library_name(name: &str) -> Option<(u8, u8)> {
+/// The version that the name of a libpython states.
+pub(super) fn version_in_library_name(name: &str) -> Option<(u8, u8)> {
     let (version, rest) = parse_version(name.strip_prefix("libpython")?)?;
     let rest = rest.trim_start_matches(['d', 'm', 't', 'u']);
     (rest == ".so" || rest.starts_with(".so.") || rest.starts_with('-')).then_some(version)

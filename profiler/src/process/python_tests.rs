@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::process::read_executable_mappings;
+use crate::process::{interpreter::locate, read_executable_mappings};
 
 #[test]
 fn names_of_libraries_and_programs_give_the_version() {
@@ -78,11 +78,13 @@ impl Running {
         options: &[&str],
         variables: &[(&str, &str)],
     ) -> Option<Self> {
+        Self::run_with(program, &[options, &["-c", code]].concat(), variables)
+    }
+
+    /// The same with any arguments.
+    fn run_with(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Option<Self> {
         let mut command = Command::new(program);
-        command
-            .args(options)
-            .args(["-c", code])
-            .envs(variables.iter().copied());
+        command.args(arguments).envs(variables.iter().copied());
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Self(command.spawn().ok()?);
         let mut line = [0; 1];
@@ -138,6 +140,16 @@ pub(in crate::process) fn interpreters() -> Vec<(PathBuf, (u8, u8))> {
         .collect()
 }
 
+/// A `python` that has its interpreter in it, not in a libpython.
+fn interpreter_in_program() -> Option<(PathBuf, (u8, u8))> {
+    interpreters().into_iter().find(|(path, _)| {
+        let built_in = |file: File| {
+            version_in_file(&file, false, &mut Budget::new(SEARCHED_BYTES_MAX)).is_some()
+        };
+        File::open(path).is_ok_and(built_in)
+    })
+}
+
 #[test]
 fn finds_the_version_of_every_interpreter_here() {
     let all = interpreters();
@@ -157,12 +169,7 @@ fn finds_the_version_of_every_interpreter_here() {
 
 #[test]
 fn a_program_of_another_name_is_recognised_by_its_symbols() {
-    let Some((path, version)) = interpreters().into_iter().find(|(path, _)| {
-        let built_in = |file: File| {
-            version_in_file(&file, false, &mut Budget::new(SEARCHED_BYTES_MAX)).is_some()
-        };
-        File::open(path).is_ok_and(built_in)
-    }) else {
+    let Some((path, version)) = interpreter_in_program() else {
         return eprintln!("skipped: no python with the interpreter inside here");
     };
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -174,6 +181,38 @@ fn a_program_of_another_name_is_recognised_by_its_symbols() {
     let (_, info) = running.inspect();
     assert_eq!(info.version, Some(version));
     assert_eq!(info.interpreter_files, [renamed.to_string_lossy()]);
+}
+
+#[test]
+fn a_library_called_libpython_hides_no_interpreter_in_the_program() {
+    let code = r#"
+import mmap, sys, time
+with open(sys.argv[1], "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+print(flush=True)
+time.sleep(60)
+"#;
+    let Some((path, version)) = interpreter_in_program() else {
+        return eprintln!("skipped: no python with the interpreter inside here");
+    };
+    let directory = tempfile::tempdir().expect("temporary directory");
+    for (name, other) in [("python", "/proc/self/exe"), ("service", "/bin/true")] {
+        let (program, library) = (
+            directory.path().join(name),
+            directory.path().join("libpython3.9.so.1.0"),
+        );
+        fs::copy(&path, &program).expect("copy");
+        fs::copy(other, &library).expect("copy");
+        let arguments = ["-c", code, library.to_str().expect("text")];
+        let running = Running::run_with(&program, &arguments, &[]).expect("it starts");
+        let (target, mappings, info) = running.look_into();
+        assert_eq!(info.version, Some(version));
+        let files = [program.to_string_lossy(), library.to_string_lossy()];
+        assert_eq!(info.interpreter_files, files);
+        let located = locate(target.pid, &mappings, &info).expect("located");
+        let versions: Vec<_> = located.iter().map(|it| (&*it.path, it.version)).collect();
+        assert_eq!(versions, [(&*program, version)]);
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::{
         FileIdentity, Mapping, OpenMappedError, PythonInfo, Segments, SymbolTable,
         elf::{ElfFile, Stated},
         file_name, open_mapped,
+        python::version_in_library_name,
     },
 };
 
@@ -206,7 +207,9 @@ impl InterpreterFile {
             runtime: bias.wrapping_add(self.runtime.at.0),
             code_type: self.code_type.map(|at| bias.wrapping_add(at.0)),
             version_hex: self.version_hex,
-            version: stated_version.or(python.version)?,
+            version: stated_version
+                .or_else(|| version_in_library_name(&file_name(path)))
+                .or(python.version)?,
             file: self.identity,
             path: path.into(),
             bias,
