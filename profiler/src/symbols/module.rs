@@ -71,6 +71,21 @@ impl Module {
             ModuleKind::Library => FrameKind::Native,
         }
     }
+
+    /// Kind of a function in it. A program that embeds CPython may have compiled extensions linked into the same file:
+    /// those that Cython, mypyc, C++ and Rust compilers made are known by the names of their functions.
+    pub(super) fn frame_kind_of(&self, function: &str) -> FrameKind {
+        match self.frame_kind() {
+            FrameKind::Interpreter if is_of_extension(function) => FrameKind::Native,
+            kind => kind,
+        }
+    }
+}
+
+/// No function of CPython is called so: that is C, which has no `::`, and keeps to its own prefixes.
+fn is_of_extension(function: &str) -> bool {
+    const PREFIXES: [&str; 4] = ["__pyx_", "__Pyx_", "CPyDef_", "CPyPy_"];
+    PREFIXES.iter().any(|prefix| function.starts_with(prefix)) || function.contains("::")
 }
 
 impl ModuleKind {
@@ -236,6 +251,32 @@ mod tests {
             "",
         ] {
             assert_eq!(installed(name), ModuleKind::Library, "{name}");
+        }
+    }
+
+    #[test]
+    fn extensions_that_are_linked_with_the_interpreter_are_known_by_their_functions() {
+        for name in [
+            "__pyx_pw_3app_1hot",
+            "__pyx_f_3app_hot",
+            "__Pyx_PyObject_Call",
+            "CPyDef_hot",
+            "CPyPy_hot",
+            "app::Hot::run(int)",
+            "pyo3::impl_::trampoline::trampoline",
+        ] {
+            assert!(is_of_extension(name), "{name}");
+        }
+        for name in [
+            "_PyEval_EvalFrameDefault",
+            "Py_RunMain",
+            "long_add",
+            "list_sort_impl.constprop.0",
+            "mpd_qmul",
+            "main",
+            "",
+        ] {
+            assert!(!is_of_extension(name), "{name}");
         }
     }
 

@@ -428,9 +428,8 @@ impl FileState {
 
     /// Frames with all that is known of them; `None`: there are none.
     fn location(&self, frames: Vec<Found>) -> Option<Location> {
-        let kind = self.module.frame_kind();
         let frames = frames.into_iter().map(|Found { name, file, line }| Frame {
-            kind,
+            kind: self.module.frame_kind_of(&name),
             name: name.into(),
             file: file.map(Into::into),
             line,
