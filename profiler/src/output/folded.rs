@@ -33,7 +33,7 @@ const CHARS_MAX: usize = 8192;
 /// Longest line, without its count.
 const LINE_BYTES_MAX: usize = 256 << 10;
 /// Largest file.
-const FILE_BYTES_MAX: u64 = 512 << 20;
+const FILE_BYTES_MAX: u64 = 128 << 20;
 /// Bytes that are left for a number, where two names are cut to one.
 const NUMBER_BYTES: usize = 12;
 /// Bytes of a count with what is around it.
