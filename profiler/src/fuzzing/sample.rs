@@ -10,7 +10,7 @@ use super::input::Input;
 use crate::{
     kernel::{RingRecord, parse_record},
     model::{
-        Avma, CodeAddress, Frame, FrameKind, ImageId, Location, LocationId, LocationTable,
+        Avma, CodeAddress, Frame, FrameKind, ImageId, Location, LocationId, LocationTable, Quota,
         ResolvedStack, UnwoundStack, UserFrame,
     },
     output::{Format, OutputOptions, write},
@@ -20,8 +20,16 @@ use crate::{
 
 /// Small, so that inputs reach them.
 const LIMITS: Limits = Limits {
-    lines: 8,
-    frames: 4096,
+    lines: Quota {
+        shared: 8,
+        of_each: 2,
+        reserve: 3,
+    },
+    frames: Quota {
+        shared: 4096,
+        of_each: 64,
+        reserve: 128,
+    },
 };
 /// Frames that a walk may have in all.
 const FRAMES_MAX: usize = profiler_common::sample::NATIVE_FRAMES_MAX;

@@ -4,6 +4,7 @@ mod address;
 mod frame;
 mod ids;
 mod process;
+mod quota;
 mod sample;
 mod stack;
 mod visible;
@@ -12,6 +13,8 @@ pub use address::{Avma, CodeAddress, FileOffset, Svma};
 pub use frame::{Frame, FrameKind, Location, LocationId, LocationTable, ResolveMiss};
 pub use ids::{Hz, ImageId, KtimeNs, Pid, ThreadName, Tid};
 pub use process::{ProcessChange, ProcessEvent};
+pub use quota::Quota;
+pub(crate) use quota::Usage;
 pub use sample::{RawSample, SavedRegister, StackCopy};
 pub use stack::{PythonEnd, PythonFrame, ResolvedStack, StackEnd, UnwoundStack, UserFrame};
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::{
     EndClass, Granularity, Profile, Quality, Thread, hottest, quality,
     stack_table::{StackId, StackTable},
 };
-use crate::model::{LocationTable, Pid, ResolvedStack};
+use crate::model::{LocationTable, Pid, Quota, ResolvedStack, Usage};
 
 /// What must be equal for two samples to be counted as one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,20 +23,42 @@ pub(super) struct CountKey {
     pub(super) in_kernel: bool,
 }
 
-/// How much an [`Aggregator`] may hold. What does not fit is counted in [`Quality::not_kept`].
+/// Distinct lines of a profile. Each takes about 100 bytes, and the stack's frames.
+const LINES_MAX: usize = 1_000_000;
+/// Past that, those of each process, and of all processes together.
+const LINES_OF_EACH_MAX: usize = 2_000;
+const LINES_RESERVED_MAX: usize = 100_000;
+
+/// Frames of all distinct stacks, four bytes each.
+const FRAMES_MAX: usize = 24 << 20;
+/// Past that, those of each process, and of all processes together.
+const FRAMES_OF_EACH_MAX: usize = 128 << 10;
+const FRAMES_RESERVED_MAX: usize = 4 << 20;
+
+/// How much an [`Aggregator`] may hold. What does not fit is counted in [`Quality::too_many_stacks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Distinct lines: stack, process and thread. Default 1,000,000, each about 100 bytes and the stack's frames.
-    pub lines: usize,
-    /// Frames of all distinct stacks together, four bytes each. Default 24 Mi, that is 96 MiB.
-    pub frames: usize,
+    /// Distinct lines: stack, process and thread. Default 1,000,000; past these 2,000 for each process, 100,000 for all
+    /// processes together.
+    pub lines: Quota,
+    /// Frames of all distinct stacks. Default 24 Mi, that is 96 MiB; past these 128 Ki for each process, 4 Mi for all
+    /// processes together.
+    pub frames: Quota,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            lines: 1_000_000,
-            frames: 24 << 20,
+            lines: Quota {
+                shared: LINES_MAX,
+                of_each: LINES_OF_EACH_MAX,
+                reserve: LINES_RESERVED_MAX,
+            },
+            frames: Quota {
+                shared: FRAMES_MAX,
+                of_each: FRAMES_OF_EACH_MAX,
+                reserve: FRAMES_RESERVED_MAX,
+            },
         }
     }
 }
@@ -50,7 +72,9 @@ pub struct Aggregator {
     threads: IndexSet<Thread, FxBuildHasher>,
     counts: IndexMap<CountKey, u64, FxBuildHasher>,
     samples: u64,
-    not_kept: u64,
+    lines_used: Usage<Pid>,
+    frames_used: Usage<Pid>,
+    not_kept: BTreeMap<Pid, u64>,
 }
 
 impl Aggregator {
@@ -75,7 +99,7 @@ impl Aggregator {
                 *self.counts.entry(key).or_insert(0) += 1;
                 self.samples += 1;
             }
-            None => self.not_kept += 1,
+            None => *self.not_kept.entry(sample.pid).or_insert(0) += 1,
         }
     }
 
@@ -86,7 +110,7 @@ impl Aggregator {
 
     /// Samples refused so far because the limits were reached.
     pub fn not_kept(&self) -> u64 {
-        self.not_kept
+        self.not_kept.values().sum()
     }
 
     /// As [`Profile::hottest_python`], while the recording goes on. Looks at every distinct stack: for a status line
@@ -110,7 +134,7 @@ impl Aggregator {
     pub fn finish(self, locations: LocationTable) -> Profile {
         let counts: Vec<(CountKey, u64)> = self.counts.into_iter().collect();
         let mut totals = Quality {
-            not_kept: self.not_kept,
+            too_many_stacks: self.not_kept,
             ..Quality::default()
         };
         let frames = quality::frame_counts(&locations);
@@ -134,35 +158,43 @@ impl Aggregator {
         }
     }
 
-    /// The line a sample belongs to; `None` when it would be a new one and there is no room.
+    /// The line a sample belongs to; `None` when it would be a new one and its process may have no more.
     fn key(&mut self, sample: &ResolvedStack) -> Option<CountKey> {
-        let full = self.counts.len() >= self.limits.lines;
+        let pid = sample.pid;
+        let has_room = self.lines_used.has_room(&self.limits.lines, pid);
         let thread = if self.keep_threads {
-            Some(self.thread(sample, full)?)
+            Some(self.thread(sample, has_room)?)
         } else {
             None
         };
-        let stack = match self.stacks.find(&sample.locations) {
-            Some(stack) => stack,
-            None if full
-                || self.stacks.locations() + sample.locations.len() > self.limits.frames =>
-            {
+        let stack = if let Some(stack) = self.stacks.find(&sample.locations) {
+            stack
+        } else {
+            if !has_room || !self.frames_used.has_room(&self.limits.frames, pid) {
                 return None;
             }
-            None => self.stacks.insert(&sample.locations),
+            let frames = sample.locations.len();
+            self.frames_used.take(&self.limits.frames, pid, frames);
+            self.stacks.insert(&sample.locations)
         };
         let key = CountKey {
-            pid: sample.pid,
+            pid,
             thread,
             stack,
             end: sample.end.into(),
             guessed: sample.guessed,
             in_kernel: sample.in_kernel,
         };
-        (!full || self.counts.contains_key(&key)).then_some(key)
+        if !self.counts.contains_key(&key) {
+            if !has_room {
+                return None;
+            }
+            self.lines_used.take(&self.limits.lines, pid, 1);
+        }
+        Some(key)
     }
 
-    fn thread(&mut self, sample: &ResolvedStack, full: bool) -> Option<u32> {
+    fn thread(&mut self, sample: &ResolvedStack, has_room: bool) -> Option<u32> {
         let thread = Thread {
             pid: sample.pid,
             tid: sample.tid,
@@ -170,7 +202,7 @@ impl Aggregator {
         };
         let index = match self.threads.get_index_of(&thread) {
             Some(index) => index,
-            None if full => return None,
+            None if !has_room => return None,
             None => self.threads.insert_full(thread).0,
         };
         Some(index as u32)
@@ -191,6 +223,14 @@ mod tests {
             aggregator.add(sample);
         }
         aggregator.finish(LocationTable::default())
+    }
+
+    fn shared(amount: usize) -> Quota {
+        Quota {
+            shared: amount,
+            of_each: 0,
+            reserve: 0,
+        }
     }
 
     fn counts(profile: &Profile) -> Vec<u64> {
@@ -231,8 +271,8 @@ mod tests {
         let mut aggregator = Aggregator::with_limits(
             true,
             Limits {
-                lines: 2,
-                frames: 100,
+                lines: shared(2),
+                frames: shared(100),
             },
         );
         for locations in [&[1][..], &[2], &[3], &[1], &[4]] {
@@ -254,14 +294,41 @@ mod tests {
         let mut aggregator = Aggregator::with_limits(
             false,
             Limits {
-                lines: 100,
-                frames: 5,
+                lines: shared(100),
+                frames: shared(5),
             },
         );
         aggregator.add(&sample(&[1, 2, 3]));
         aggregator.add(&sample(&[1, 2, 4]));
         aggregator.add(&sample(&[1, 2]));
         assert_eq!((aggregator.samples(), aggregator.not_kept()), (2, 1));
+    }
+
+    #[test]
+    fn a_process_with_stacks_without_end_leaves_room_for_those_of_others() {
+        let quota = Quota {
+            shared: 10,
+            of_each: 4,
+            reserve: 6,
+        };
+        for (lines, frames) in [(quota, shared(1000)), (shared(1000), quota)] {
+            let mut aggregator = Aggregator::with_limits(false, Limits { lines, frames });
+            for location in 0..100 {
+                aggregator.add(&sample(&[location]));
+            }
+            let honest = |location| ResolvedStack {
+                pid: Pid(77),
+                ..sample(&[location])
+            };
+            for location in 200..203 {
+                aggregator.add(&honest(location));
+            }
+            assert_eq!((aggregator.samples(), aggregator.not_kept()), (13, 90));
+            let quality = aggregator.finish(LocationTable::default()).quality;
+            let hostile = sample(&[]).pid;
+            assert_eq!(quality.too_many_stacks, BTreeMap::from([(hostile, 90)]));
+            assert_eq!(quality.lost(), 90);
+        }
     }
 
     #[test]

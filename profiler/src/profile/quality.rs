@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{EndClass, aggregate::CountKey};
-use crate::model::{FrameKind, LocationId, LocationTable, ResolveMiss};
+use crate::model::{FrameKind, LocationId, LocationTable, Pid, ResolveMiss};
 
 /// Where every sample went, and how much of it has a name.
 ///
@@ -52,7 +52,9 @@ pub struct Quality {
     pub native_past_limit: u64,
     /// Processes for parsing symbols that crashed, or took too much and were ended. Set like `ring_full`.
     pub symbol_processes_lost: u64,
-    /// Samples not in the profile: the profile's limits were reached.
+    /// Samples not in the profile, by process: it had too many different stacks.
+    pub too_many_stacks: BTreeMap<Pid, u64>,
+    /// Samples not in the profile: they could not be read, or could not be unwound in time. Set like `ring_full`.
     pub not_kept: u64,
     /// Samples not in the profile: the ring buffer was full. Set by whoever reads the kernel's counters.
     pub ring_full: u64,
@@ -82,7 +84,7 @@ pub(super) struct FrameCounts {
 impl Quality {
     /// Samples that were taken and are not in the profile.
     pub fn lost(&self) -> u64 {
-        self.ring_full + self.not_kept
+        self.ring_full + self.too_many_stacks.values().sum::<u64>() + self.not_kept
     }
 
     /// Adds `count` samples of one stack.
@@ -305,12 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn lost_samples_have_two_causes() {
+    fn lost_samples_have_three_causes() {
         let quality = Quality {
             ring_full: 3,
             not_kept: 4,
+            too_many_stacks: BTreeMap::from([(Pid(1), 5), (Pid(2), 6)]),
             ..Quality::default()
         };
-        assert_eq!(quality.lost(), 7);
+        assert_eq!(quality.lost(), 18);
     }
 }

@@ -15,7 +15,6 @@ pub(super) struct StackId(u32);
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackTable {
     stacks: IndexSet<Stack, FxBuildHasher>,
-    locations: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,11 +60,7 @@ impl StackTable {
 
     /// Adds a stack that [`find`](Self::find) did not find.
     pub(super) fn insert(&mut self, stack: &[LocationId]) -> StackId {
-        let (index, new) = self.stacks.insert_full(Stack(stack.into()));
-        if new {
-            self.locations += stack.len();
-        }
-        StackId(index as u32)
+        StackId(self.stacks.insert_full(Stack(stack.into())).0 as u32)
     }
 
     /// The locations of a stack, innermost first.
@@ -73,11 +68,6 @@ impl StackTable {
         self.stacks
             .get_index(id.0 as usize)
             .map_or(&[], |stack| &stack.0)
-    }
-
-    /// Locations in all stacks together: what they cost, four bytes each.
-    pub(super) fn locations(&self) -> usize {
-        self.locations
     }
 }
 
@@ -94,7 +84,6 @@ mod tests {
         assert_eq!(table.find(&[LocationId(1), LocationId(2)]), Some(first));
         assert_eq!(table.insert(&[LocationId(1), LocationId(2)]), first);
         assert_eq!(table.get(first), [LocationId(1), LocationId(2)]);
-        assert_eq!(table.locations(), 3);
     }
 
     #[test]

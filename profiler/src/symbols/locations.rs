@@ -4,9 +4,9 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use rustc_hash::FxHashMap;
 
-use super::quota::{Quota, Usage};
 use crate::model::{
-    Avma, FileOffset, Frame, FrameKind, Location, LocationId, LocationTable, Pid, ResolveMiss,
+    Avma, FileOffset, Frame, FrameKind, Location, LocationId, LocationTable, Pid, Quota,
+    ResolveMiss, Usage,
 };
 
 /// Functions that CPython enters without a Python caller: below them nothing is missing.

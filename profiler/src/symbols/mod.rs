@@ -22,7 +22,6 @@ pub mod perf_map;
 mod process;
 mod python_codes;
 pub mod python_name;
-mod quota;
 mod recent;
 mod resolver;
 mod shared_memory;

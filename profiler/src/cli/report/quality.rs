@@ -72,12 +72,17 @@ pub(super) fn lost(quality: &Quality) -> Option<String> {
     if quality.lost() == 0 {
         return None;
     }
+    let stacks = quality.too_many_stacks.values().sum();
     let causes: Vec<String> = [
         (
             quality.ring_full,
-            "as the sample buffer was full: use a lower --frequency",
+            "as the sample buffer was full: use a lower --frequency".to_owned(),
         ),
-        (quality.not_kept, "could not be kept"),
+        (stacks, too_many_stacks(quality)),
+        (
+            quality.not_kept,
+            "that were not unwound in time, or arrived damaged".to_owned(),
+        ),
     ]
     .into_iter()
     .filter(|(count, _)| *count > 0)
@@ -90,6 +95,18 @@ pub(super) fn lost(quality: &Quality) -> Option<String> {
         percent(quality.lost(), all),
         causes.join(", ")
     ))
+}
+
+/// Which processes have more stacks than are kept.
+fn too_many_stacks(quality: &Quality) -> String {
+    let processes = &quality.too_many_stacks;
+    let most = processes.iter().max_by_key(|(_, samples)| **samples);
+    let most = most.map_or(0, |(pid, _)| pid.0);
+    let whose = match processes.len() {
+        1 => format!("process {most} has"),
+        others => format!("{others} processes, {most} more than the others, have"),
+    };
+    format!("as {whose} too many different stacks: record for a shorter time")
 }
 
 pub(super) fn throttled(throttling: &Throttling) -> String {

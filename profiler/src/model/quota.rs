@@ -5,19 +5,19 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 
 /// What may be taken.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Quota {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
     /// By whoever comes first.
-    pub(super) shared: usize,
+    pub shared: usize,
     /// By each in any case.
-    pub(super) of_each: usize,
+    pub of_each: usize,
     /// By all of those who come later together: there may be any number of processes.
-    pub(super) reserve: usize,
+    pub reserve: usize,
 }
 
 /// What was taken, and by whom.
 #[derive(Debug)]
-pub(super) struct Usage<O> {
+pub(crate) struct Usage<O> {
     shared: usize,
     reserve: usize,
     /// Of both.
@@ -36,13 +36,13 @@ impl<O> Default for Usage<O> {
 
 impl<O: Copy + Eq + Hash> Usage<O> {
     /// `owner` may take something.
-    pub(super) fn has_room(&self, quota: &Quota, owner: O) -> bool {
+    pub(crate) fn has_room(&self, quota: &Quota, owner: O) -> bool {
         let own = || self.of_each.get(&owner).copied().unwrap_or_default();
         self.shared < quota.shared || (self.reserve < quota.reserve && own() < quota.of_each)
     }
 
     /// It takes so much.
-    pub(super) fn take(&mut self, quota: &Quota, owner: O, amount: usize) {
+    pub(crate) fn take(&mut self, quota: &Quota, owner: O, amount: usize) {
         let from = if self.shared < quota.shared {
             &mut self.shared
         } else {
