@@ -60,7 +60,11 @@ pub(super) fn describe(sample: &RawSample<'_>, image: ImageId, stack: &mut Unwou
     stack.thread_name = thread_name;
     stack.in_kernel = in_kernel;
     stack.guessed = guessed;
-    stack.end = end;
+    stack.end = if end == StackEnd::ZeroReturnAddress && may_be_torn(sample) {
+        StackEnd::NoUserRegisters
+    } else {
+        end
+    };
     stack.kernel.clear();
     // The kernel's own unwinder gives return addresses above the interrupted instruction.
     stack
@@ -72,6 +76,19 @@ pub(super) fn describe(sample: &RawSample<'_>, image: ImageId, stack: &mut Unwou
                 CodeAddress::Caller(Avma(word))
             }
         }));
+}
+
+/// The sample was taken in the kernel, and there is nothing but its innermost frame.
+///
+/// While the kernel delivers a signal, it writes the user's stack pointer and instruction pointer one after the other
+/// (`x64_setup_rt_frame`, arch/x86/kernel/signal_64.c, Linux 6.18). In between, the return address of the interrupted
+/// function is read from the new signal frame, which is full of zeros.
+fn may_be_torn(sample: &RawSample<'_>) -> bool {
+    let frames = sample
+        .native
+        .iter()
+        .filter(|&&word| word & native::CFA == 0);
+    sample.in_kernel && frames.count() <= 1
 }
 
 /// The interpreter's frames of a sample.

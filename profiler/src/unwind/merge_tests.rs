@@ -213,12 +213,9 @@ fn trampolines_are_left_out_of_frames_that_cannot_be_merged() {
     stack.python('w').check("aWLvLL", StackEnd::NoFit);
 }
 
-/// 3.11 and 3.12: the new activation has no frame yet, and its caller was found by address. A new greenlet has no caller.
-#[test]
-fn frames_that_may_be_another_greenlets_are_not_shown() {
-    let native = [u64::from(b'L'), native::CFA | 0x100];
-    let python = [u64::from(b'w'), 0];
-    let mut sample = RawSample {
+/// A whole sample, taken in user mode, without Python frames.
+fn raw(native: &[u64]) -> RawSample<'_> {
+    RawSample {
         ktime: KtimeNs(0),
         pid: Pid(1),
         tid: Tid(1),
@@ -228,11 +225,47 @@ fn frames_that_may_be_another_greenlets_are_not_shown() {
         end: StackEnd::Root,
         python_end: PythonEnd::Whole,
         python_is_counted: false,
-        python_is_unconfirmed: true,
-        native: &native,
-        python: &python,
+        python_is_unconfirmed: false,
+        native,
+        python: &[],
         kernel: &[],
         unfinished: None,
+    }
+}
+
+/// In the kernel, the registers of one frame may not belong together.
+#[test]
+fn a_single_frame_of_a_sample_in_the_kernel_is_not_the_whole_stack() {
+    let (loop_frame, caller) = ([u64::from(b'L'), native::CFA | 0x100], [1, 2]);
+    let torn = StackEnd::NoUserRegisters;
+    let zero = StackEnd::ZeroReturnAddress;
+    for (native, in_kernel, end, shown) in [
+        (&loop_frame[..], true, zero, torn),
+        (&loop_frame[..1], true, zero, torn),
+        (&loop_frame[..], true, StackEnd::Root, StackEnd::Root),
+        (&loop_frame[..], false, zero, zero),
+        (&caller[..], true, zero, zero),
+    ] {
+        let sample = RawSample {
+            in_kernel,
+            end,
+            ..raw(native)
+        };
+        let mut stack = UnwoundStack::empty();
+        describe(&sample, ImageId(0), &mut stack);
+        assert_eq!(stack.end, shown, "{sample:?}");
+    }
+}
+
+/// 3.11 and 3.12: the new activation has no frame yet, and its caller was found by address. A new greenlet has no caller.
+#[test]
+fn frames_that_may_be_another_greenlets_are_not_shown() {
+    let native = [u64::from(b'L'), native::CFA | 0x100];
+    let python = [u64::from(b'w'), 0];
+    let mut sample = RawSample {
+        python_is_unconfirmed: true,
+        python: &python,
+        ..raw(&native)
     };
     let merged = |sample: &RawSample<'_>, has_greenlets| {
         let mut stack = UnwoundStack::empty();

@@ -61,7 +61,7 @@ const fn why_cut(end: EndClass) -> &'static str {
         EndClass::NotUp => "where the stack did not lead upwards",
         EndClass::DepthLimit => "with more frames than a sample can hold",
         EndClass::Unsupported => "where unwinding needs a register that is not known",
-        EndClass::NoUserRegisters => "without user registers",
+        EndClass::NoUserRegisters => "without usable user registers",
         EndClass::NativePart => "in native code only: their Python frames are whole",
         EndClass::PythonPart => "where the interpreter's frames could not be read",
         EndClass::NoFit => "where the order of Python and native frames is not known",
