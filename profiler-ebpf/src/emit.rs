@@ -10,9 +10,8 @@ use aya_ebpf::{
 use aya_log_ebpf::info;
 use profiler_common::{
     counters,
-    python::PYTHON_ENDS,
     sample::{
-        HEADER_BYTES, KERNEL_FRAMES_MAX, STACK_COPY_BYTES_MAX, STACK_ENDS, USER_WORDS_MAX, flags,
+        HEADER_BYTES, KERNEL_FRAMES_MAX, STACK_COPY_BYTES_MAX, USER_WORDS_MAX, flags,
         stack_copy_begin,
     },
     unwind_row::SAVED_REGISTERS,
@@ -54,19 +53,6 @@ pub(crate) fn submit(context: &PerfEventContext, pointer: *mut State) {
         saved_registers(state);
         words += stack_copy(state, words);
         maps::count(counters::STACK_COPIES);
-    }
-    if flags & flags::GUESSED != 0 {
-        maps::count(counters::GUESSED);
-    }
-    // SAFETY: as above.
-    let ending = u32::from(unsafe { core::ptr::read_volatile(&raw const state.header.stack_end) });
-    if ending < STACK_ENDS as u32 {
-        maps::count(counters::STACK_END_FIRST + ending);
-    }
-    // SAFETY: as above.
-    let ending = u32::from(unsafe { core::ptr::read_volatile(&raw const state.header.python_end) });
-    if ending < PYTHON_ENDS as u32 {
-        maps::count(counters::PYTHON_END_FIRST + ending);
     }
     maps::count(counters::SAMPLES);
     send(context, pointer, words);

@@ -29,7 +29,7 @@ use aya_ebpf::{
     macros::{perf_event, raw_tracepoint},
     programs::{PerfEventContext, RawTracePointContext},
 };
-use profiler_common::{counters, sample::StackEnd};
+use profiler_common::sample::StackEnd;
 
 /// One tick of the sampling event on one CPU.
 ///
@@ -37,7 +37,6 @@ use profiler_common::{counters, sample::StackEnd};
 /// kernel/events/core.c).
 #[perf_event]
 fn sample(context: PerfEventContext) -> u32 {
-    maps::count(counters::TICKS);
     let Some(target) = target::current() else {
         return 0;
     };

@@ -7,10 +7,10 @@ use aya_ebpf::{
         generated::{bpf_get_current_task, bpf_get_current_task_btf, bpf_task_pt_regs},
     },
 };
-use profiler_common::{config::user_regs, counters, sample::flags};
+use profiler_common::{config::user_regs, sample::flags};
 
 use crate::{
-    maps::{self, State, global},
+    maps::{State, global},
     target::Target,
 };
 
@@ -58,7 +58,6 @@ pub(crate) fn start(data: *const bpf_perf_event_data, state: *mut State, target:
         return usable(state);
     }
     header.flags = flags::KERNEL_MODE;
-    maps::count(counters::KERNEL_MODE);
     if global!(USER_REGS) == user_regs::HELPER {
         // SAFETY: a helper without arguments; its result goes to the next one only.
         let task = unsafe { bpf_get_current_task_btf() };

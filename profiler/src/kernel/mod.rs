@@ -25,7 +25,7 @@ mod memory;
 mod probe;
 mod ring;
 
-pub use counters::{Counters, EndCounts};
+pub use counters::Counters;
 pub use error::KernelError;
 pub use events::{KernelEvent, RateLimits, SamplingEvents};
 pub use features::{Features, RegistersFrom};
