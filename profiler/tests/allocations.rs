@@ -7,7 +7,8 @@ use std::{
 
 use pyprof_bpf::{
     model::{
-        Avma, KtimeNs, LocationId, LocationTable, Pid, ResolvedStack, StackEnd, ThreadName, Tid,
+        Avma, ImageId, KtimeNs, LocationId, LocationTable, Pid, ResolvedStack, StackEnd,
+        ThreadName, Tid,
     },
     profile::Aggregator,
 };
@@ -52,6 +53,7 @@ static ALLOCATOR: Counting = Counting;
 fn a_known_stack_costs_no_allocation() {
     let samples: Vec<ResolvedStack> = (0..1000_u32)
         .map(|n| ResolvedStack {
+            image: ImageId(1),
             ktime: KtimeNs(0),
             pid: Pid(1 + n % 3),
             tid: Tid(n % 5),

@@ -14,7 +14,7 @@ use std::{env, fs, path::Path, process::Command};
 
 use pyprof_bpf::{
     model::{
-        Frame, FrameKind, KtimeNs, Location, LocationId, LocationTable, Pid, ResolveMiss,
+        Frame, FrameKind, ImageId, KtimeNs, Location, LocationId, LocationTable, Pid, ResolveMiss,
         ResolvedStack, StackEnd, ThreadName, Tid,
     },
     output::{Format, OutputOptions, write},
@@ -127,6 +127,7 @@ fn profile() -> Profile {
             frames.push(frame);
         }
         let sample = ResolvedStack {
+            image: ImageId(1),
             ktime: KtimeNs(0),
             pid: Pid(4242),
             tid: Tid(4242),

@@ -20,7 +20,7 @@ use crate::{
         self, Format, OutputError, OutputFile, OutputOptions, Owner, Rendered, Shortened, Waiting,
     },
     profile::{Granularity, View},
-    session::Recording,
+    session::Window,
 };
 
 /// All places a recording will be written to, found fit before it begins: a full recording must not be lost to a
@@ -87,7 +87,7 @@ impl Prepared {
     /// Nothing more is written once `writing` is to stop.
     pub(crate) fn write(
         self,
-        recording: &Recording,
+        recording: &Window,
         view: View,
         granularity: Granularity,
         writing: &Writing,

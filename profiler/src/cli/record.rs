@@ -26,7 +26,7 @@ use crate::{
         Cgroup, Container, Selector,
         launch::{Launched, TrampolineFolder, Trampolines, sudo_caller},
     },
-    session::{self, Progress, PythonFrom, RecordSettings, Recording, StopReason, SymbolProcess},
+    session::{self, Progress, PythonFrom, RecordSettings, StopReason, SymbolProcess, Window},
 };
 
 /// What is set up while this process has all of its rights.
@@ -318,7 +318,7 @@ async fn sample(
     symbols: SymbolProcess,
     stop: oneshot::Receiver<StopReason>,
     progress: watch::Sender<Progress>,
-) -> anyhow::Result<Recording> {
+) -> anyhow::Result<Window> {
     // If nobody can ask any more, what ends it is the duration, or the target.
     let stop = sent(stop);
     let wanted = RecordSettings {
@@ -342,7 +342,7 @@ async fn sample(
 /// Writes and reports.
 async fn finish(
     settings: &Settings,
-    mut recording: Recording,
+    mut recording: Window,
     outputs: Writer<Prepared>,
     writing: Arc<Writing>,
 ) -> anyhow::Result<u8> {

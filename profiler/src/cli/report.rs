@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     output::Format,
-    session::{BpfStats, Recording, Remark, Summary},
+    session::{BpfStats, Remark, Summary, Window},
 };
 
 /// Processes that are named in the report.
@@ -44,7 +44,7 @@ pub(crate) fn print(lines: &[String]) {
 }
 
 /// The report on a recording whose result is in `files`: at most eight lines.
-pub(crate) fn report_lines(recording: &Recording, files: &[(Destination, Format)]) -> Vec<String> {
+pub(crate) fn report_lines(recording: &Window, files: &[(Destination, Format)]) -> Vec<String> {
     let summary = &recording.summary;
     let mut lines = Vec::with_capacity(LINES_MAX);
     lines.extend(wrote(files));
@@ -85,7 +85,7 @@ pub(crate) fn bpf_line(bpf: &BpfStats) -> String {
 }
 
 /// The targets in one line, for the heading of a picture.
-pub(crate) fn title(recording: &Recording) -> String {
+pub(crate) fn title(recording: &Window) -> String {
     match recording.profile.samples_by_process().as_slice() {
         [(first, _), _, ..] => format!(
             "{}: {} and others",
@@ -97,7 +97,7 @@ pub(crate) fn title(recording: &Recording) -> String {
 }
 
 /// Of several processes, those with the most samples.
-fn busiest(recording: &Recording) -> Option<String> {
+fn busiest(recording: &Window) -> Option<String> {
     let samples = recording.profile.samples_by_process();
     if samples.len() < 2 {
         return None;
@@ -116,7 +116,7 @@ fn busiest(recording: &Recording) -> Option<String> {
 }
 
 /// The recording in one line, below that heading.
-pub(crate) fn subtitle(recording: &Recording) -> String {
+pub(crate) fn subtitle(recording: &Window) -> String {
     let (summary, quality) = (&recording.summary, &recording.profile.quality);
     format!(
         "{} at {} in {}, {} of the stacks complete",
@@ -128,7 +128,7 @@ pub(crate) fn subtitle(recording: &Recording) -> String {
 }
 
 /// What a reader of the picture must know about its quality.
-pub(crate) fn notes(recording: &Recording) -> Vec<String> {
+pub(crate) fn notes(recording: &Window) -> Vec<String> {
     let (summary, quality) = (&recording.summary, &recording.profile.quality);
     let mut lines = Vec::new();
     lines.extend(stacks(quality));
@@ -148,7 +148,7 @@ pub(crate) fn notes(recording: &Recording) -> Vec<String> {
 }
 
 /// The lines for a recording without samples.
-pub(crate) fn nothing_to_draw(recording: &Recording) -> Vec<String> {
+pub(crate) fn nothing_to_draw(recording: &Window) -> Vec<String> {
     let summary = &recording.summary;
     let lost = recording.profile.quality.lost();
     let used = cpu_seconds(cpu_time(summary));

@@ -38,8 +38,8 @@ fn target(names: NameDiagnosis) -> TargetSummary {
     }
 }
 
-fn recording(quality: Quality) -> Recording {
-    let mut recording = Recording {
+fn recording(quality: Quality) -> Window {
+    let mut recording = Window {
         profile: Profile::default(),
         summary: Summary {
             targets: vec![target(NameDiagnosis::Named)],
@@ -53,9 +53,9 @@ fn recording(quality: Quality) -> Recording {
             throttling: None,
             refusals: vec![],
             remarks: vec![],
-            longest_turn: Duration::ZERO,
+            longest_tick: Duration::ZERO,
             cross_check: None,
-            longest_turn_cpu: Duration::ZERO,
+            longest_tick_cpu: Duration::ZERO,
             bpf: None,
         },
     };
@@ -364,7 +364,7 @@ fn the_subtitle_fits_one_line() {
 }
 
 /// A recording of so many processes, the later ones with more samples.
-fn several(processes: u32) -> Recording {
+fn several(processes: u32) -> Window {
     let mut builder = Builder::new(false);
     let mut recording = recording(good());
     recording.summary.targets.clear();

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use super::input::Input;
 use crate::{
     model::{
-        Avma, Frame, FrameKind, KtimeNs, Location, LocationId, LocationTable, Pid, ResolveMiss,
-        ResolvedStack, StackEnd, ThreadName, Tid, is_never_shown,
+        Avma, Frame, FrameKind, ImageId, KtimeNs, Location, LocationId, LocationTable, Pid,
+        ResolveMiss, ResolvedStack, StackEnd, ThreadName, Tid, is_never_shown,
     },
     output::{Format, OutputOptions, write},
     profile::{Aggregator, Granularity, ProcessName, Profile, View},
@@ -76,6 +76,7 @@ fn profile(input: &mut Input<'_>, keep_threads: bool) -> Profile {
             });
         }
         let resolved = ResolvedStack {
+            image: ImageId(0),
             ktime: KtimeNs(0),
             pid,
             tid: Tid(u32::from(end)),

@@ -1,7 +1,8 @@
 //! Bytes of the ring buffer → [`RingRecord`].
 
 use std::{
-    os::fd::{AsRawFd, RawFd},
+    io,
+    os::fd::{AsFd as _, OwnedFd},
     time::Duration,
 };
 
@@ -62,6 +63,11 @@ impl SampleRing {
         false
     }
 
+    /// A descriptor of it, to wait for.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.ring.as_fd().try_clone_to_owned()
+    }
+
     /// Records that were not well formed: 0, unless kernel and user side disagree.
     pub const fn malformed(&self) -> u64 {
         self.malformed
@@ -73,12 +79,6 @@ impl std::fmt::Debug for SampleRing {
         f.debug_struct("SampleRing")
             .field("malformed", &self.malformed)
             .finish_non_exhaustive()
-    }
-}
-
-impl AsRawFd for SampleRing {
-    fn as_raw_fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
     }
 }
 

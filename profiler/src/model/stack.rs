@@ -115,6 +115,8 @@ pub struct ResolvedStack {
     pub ktime: KtimeNs,
     /// The process.
     pub pid: Pid,
+    /// The program that it ran.
+    pub image: ImageId,
     /// The thread.
     pub tid: Tid,
     /// The thread's name.
@@ -154,6 +156,7 @@ impl ResolvedStack {
         Self {
             ktime: KtimeNs(0),
             pid: Pid(0),
+            image: ImageId(0),
             tid: Tid(0),
             thread_name: ThreadName([0; 16]),
             in_kernel: false,

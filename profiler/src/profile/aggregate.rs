@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::{IndexMap, IndexSet};
-use rustc_hash::FxBuildHasher;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::{
     EndClass, Granularity, Profile, Quality, Thread, hottest, quality,
     stack_table::{StackId, StackTable},
 };
-use crate::model::{LocationTable, Pid, Quota, ResolvedStack, Usage};
+use crate::model::{ImageId, LocationId, LocationTable, Pid, Quota, ResolvedStack, Usage};
 
 /// What must be equal for two samples to be counted as one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +75,8 @@ pub struct Aggregator {
     lines_used: Usage<Pid>,
     frames_used: Usage<Pid>,
     not_kept: BTreeMap<Pid, u64>,
+    /// Samples of each program, also those that were refused.
+    programs: FxHashMap<ImageId, u64>,
 }
 
 impl Aggregator {
@@ -94,6 +96,7 @@ impl Aggregator {
 
     /// Counts one sample.
     pub fn add(&mut self, sample: &ResolvedStack) {
+        *self.programs.entry(sample.image).or_insert(0) += 1;
         match self.key(sample) {
             Some(key) => {
                 *self.counts.entry(key).or_insert(0) += 1;
@@ -113,6 +116,11 @@ impl Aggregator {
         self.not_kept.values().sum()
     }
 
+    /// Samples of each program so far, also those that were refused.
+    pub const fn programs(&self) -> &FxHashMap<ImageId, u64> {
+        &self.programs
+    }
+
     /// As [`Profile::hottest_python`], while the recording goes on. Looks at every distinct stack: for a status line
     /// that is renewed about once a second.
     pub fn hottest_python(
@@ -125,6 +133,12 @@ impl Aggregator {
             .iter()
             .map(|(key, count)| (self.stacks.get(key.stack), *count));
         hottest::hottest_python(stacks, locations, granularity)
+    }
+
+    /// Gives the locations that were counted new ids, from 0 on, and returns the old id of each: a table that names only
+    /// these is as large as the profile needs it.
+    pub fn renumber(&mut self) -> Vec<LocationId> {
+        self.stacks.renumber()
     }
 
     /// The profile. `locations` gives names to the locations that were counted.
@@ -213,7 +227,7 @@ impl Aggregator {
 mod tests {
     use super::*;
     use crate::{
-        model::{Avma, LocationId, StackEnd, Tid},
+        model::{Avma, StackEnd, Tid},
         profile::testing::sample,
     };
 
@@ -329,6 +343,29 @@ mod tests {
             assert_eq!(quality.too_many_stacks, BTreeMap::from([(hostile, 90)]));
             assert_eq!(quality.lost(), 90);
         }
+    }
+
+    #[test]
+    fn a_table_of_the_locations_that_were_counted_is_enough() {
+        let mut aggregator = Aggregator::new(false);
+        for locations in [&[70, 3][..], &[70], &[500, 3, 3]] {
+            aggregator.add(&sample(locations));
+        }
+        let ids = aggregator.renumber();
+        assert_eq!(ids, [LocationId(3), LocationId(70), LocationId(500)]);
+        let profile = aggregator.finish(LocationTable::default());
+        let stacks: Vec<_> = profile
+            .counts
+            .iter()
+            .map(|(key, _)| profile.stacks.get(key.stack))
+            .map(|stack| {
+                stack
+                    .iter()
+                    .map(|id| ids[id.0 as usize].0)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        assert_eq!(stacks, [vec![70, 3], vec![70], vec![500, 3, 3]]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use indexmap::{Equivalent, IndexSet};
-use rustc_hash::FxBuildHasher;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use crate::model::LocationId;
 
@@ -61,6 +61,26 @@ impl StackTable {
     /// Adds a stack that [`find`](Self::find) did not find.
     pub(super) fn insert(&mut self, stack: &[LocationId]) -> StackId {
         StackId(self.stacks.insert_full(Stack(stack.into())).0 as u32)
+    }
+
+    /// Gives all locations new ids, from 0 on in their order, and returns the old id of each.
+    pub(super) fn renumber(&mut self) -> Vec<LocationId> {
+        let all = self.stacks.iter().flat_map(|stack| &stack.0);
+        let mut old: Vec<LocationId> = all.copied().collect::<FxHashSet<_>>().into_iter().collect();
+        old.sort_unstable();
+        let new: FxHashMap<LocationId, u32> = old.iter().copied().zip(0..).collect();
+        let stacks = std::mem::take(&mut self.stacks);
+        // Stacks that were different stay so: each is where it was.
+        self.stacks = stacks
+            .into_iter()
+            .map(|mut stack| {
+                for id in &mut stack.0 {
+                    *id = LocationId(new[id]);
+                }
+                stack
+            })
+            .collect();
+        old
     }
 
     /// The locations of a stack, innermost first.

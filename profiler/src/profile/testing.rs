@@ -2,8 +2,8 @@
 
 use crate::{
     model::{
-        Frame, FrameKind, KtimeNs, Location, LocationId, LocationTable, Pid, ResolvedStack,
-        StackEnd, ThreadName, Tid,
+        Frame, FrameKind, ImageId, KtimeNs, Location, LocationId, LocationTable, Pid,
+        ResolvedStack, StackEnd, ThreadName, Tid,
     },
     profile::{Aggregator, Profile},
 };
@@ -13,6 +13,7 @@ pub(crate) fn sample(locations: &[u32]) -> ResolvedStack {
     ResolvedStack {
         ktime: KtimeNs(0),
         pid: Pid(1),
+        image: ImageId(0),
         tid: Tid(1),
         thread_name: ThreadName(*b"python\0\0\0\0\0\0\0\0\0\0"),
         in_kernel: false,

@@ -94,6 +94,11 @@ impl UnsampledChildren {
             .collect()
     }
 
+    /// How many they are.
+    pub(super) fn count(&self) -> u64 {
+        self.children.len() as u64
+    }
+
     /// Removes all of them, and says how many they were.
     pub(super) fn clear(&mut self) -> u64 {
         self.counts.clear();

@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Summaries, TargetSummary, Unsampled, tracked::ProgramInfo};
 use crate::{
     model::{ImageId, Pid},
-    symbols::{NameDiagnosis, Retired},
+    symbols::{NameDiagnosis, ProgramFacts},
 };
 
 /// Stacks that are finished in user space come back within this time.
@@ -19,7 +19,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const LISTED_MAX: usize = 16_384;
 
 /// A program that has ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) at: Instant,
     pub(super) pid: Pid,
@@ -27,6 +27,8 @@ pub(super) struct Ended {
     pub(super) info: ProgramInfo,
     pub(super) cpu_time: Duration,
     pub(super) kind: EndedKind,
+    /// Samples of it in windows that have ended.
+    pub(super) counted: u64,
 }
 
 /// How it ended.
@@ -45,7 +47,7 @@ pub(super) enum EndedKind {
 pub(super) struct EndedPrograms {
     /// The latest last.
     lingering: VecDeque<Ended>,
-    listed: Vec<TargetSummary>,
+    listed: Vec<(ImageId, TargetSummary)>,
     complaints: BTreeSet<String>,
     /// Processes that live and have samples of an earlier program.
     with_samples: FxHashSet<Pid>,
@@ -84,17 +86,22 @@ impl EndedPrograms {
         }
     }
 
-    /// Keeps of it what the summary needs. `retired`: what symbols found out about it.
-    pub(super) fn summarise(&mut self, ended: Ended, retired: Option<Retired>) {
-        let samples = retired.as_ref().map_or(0, |retired| retired.samples);
+    /// Programs of which samples may be on their way.
+    pub(super) fn lingering(&mut self) -> impl Iterator<Item = &mut Ended> {
+        self.lingering.iter_mut()
+    }
+
+    /// Keeps of a program what the summary needs. `facts`: what symbols found out about it; `samples`: those of it since
+    /// the last window has ended.
+    pub(super) fn summarise(&mut self, ended: Ended, facts: Option<ProgramFacts>, samples: u64) {
         let mut names = NameDiagnosis::NotPython;
-        if let Some(retired) = retired {
-            names = retired.names;
-            if let Some(rival) = retired.rival {
+        if let Some(facts) = facts {
+            names = facts.names;
+            if let Some(rival) = facts.rival {
                 self.contested.get_or_insert((ended.pid, rival));
             }
             if self.complaints.len() < LISTED_MAX {
-                self.complaints.extend(retired.complaints);
+                self.complaints.extend(facts.complaints);
             }
         }
         let is_root = ended.kind == EndedKind::Root;
@@ -118,7 +125,7 @@ impl EndedPrograms {
             return;
         }
         let info = ended.info.shortened();
-        self.listed.push(TargetSummary {
+        let summary = TargetSummary {
             pid: ended.pid,
             command: info.command.to_string(),
             label: info.label.to_string(),
@@ -127,26 +134,56 @@ impl EndedPrograms {
             samples,
             source: info.interpreter.source(),
             names,
-        });
+        };
+        self.listed.push((ended.image, summary));
     }
 
     /// CPU time of all of them.
     pub(super) fn cpu_time(&self) -> Duration {
         let lingering: Duration = self.lingering.iter().map(|ended| ended.cpu_time).sum();
-        let listed: Duration = self.listed.iter().map(|it| it.cpu_time).sum();
+        let listed: Duration = self.listed.iter().map(|(_, it)| it.cpu_time).sum();
         lingering + listed + self.unsampled.cpu_time
     }
 
-    /// All that is left: processes that were asked for first, then by how many samples there are of them.
-    pub(super) fn finish(mut self, is_root: impl Fn(Pid) -> bool) -> Summaries {
-        self.listed
-            .sort_by_key(|it| (!is_root(it.pid), std::cmp::Reverse(it.samples), it.pid));
+    /// All that was summarised since the last call: processes that were asked for first, then by how many samples there
+    /// are of them. `samples` are those of the window that ends; what a program has of later ones is left for the next.
+    pub(super) fn take(
+        &mut self,
+        samples: &FxHashMap<ImageId, u64>,
+        is_root: impl Fn(Pid) -> bool,
+    ) -> Summaries {
+        let mut targets = Vec::new();
+        let mut later = Vec::new();
+        for (image, mut summary) in std::mem::take(&mut self.listed) {
+            let counted = samples.get(&image).copied().unwrap_or_default();
+            let more = summary.samples.saturating_sub(counted);
+            if more > 0 {
+                let cpu_time = if counted > 0 {
+                    Duration::ZERO
+                } else {
+                    summary.cpu_time
+                };
+                let rest = TargetSummary {
+                    samples: more,
+                    cpu_time,
+                    ..summary.clone()
+                };
+                later.push((image, rest));
+            }
+            if counted > 0 || more == 0 {
+                summary.samples = counted;
+                targets.push(summary);
+            }
+        }
+        targets.sort_by_key(|it| (!is_root(it.pid), std::cmp::Reverse(it.samples), it.pid));
+        self.listed = later;
+        self.with_samples.clear();
         Summaries {
-            targets: self.listed,
-            complaints: self.complaints.into_iter().collect(),
-            contested: self.contested,
-            mappings_left_out: self.mappings_left_out,
-            unsampled: self.unsampled,
+            targets,
+            complaints: std::mem::take(&mut self.complaints).into_iter().collect(),
+            contested: self.contested.take(),
+            mappings_left_out: std::mem::take(&mut self.mappings_left_out),
+            unsampled: std::mem::take(&mut self.unsampled),
         }
     }
 }

@@ -13,6 +13,7 @@
 //! while samples of it may be on their way, and then *retired*.
 
 mod children;
+mod cut;
 mod ended;
 mod host;
 mod interpreter;
@@ -50,7 +51,7 @@ use crate::{
         ForkedChild, Pace, ProgramChange, ProgramEvent, Search, Selector,
         interpreter::PatientReader,
     },
-    symbols::Retired,
+    symbols::ProgramFacts,
 };
 
 /// Titles of processes are read at this interval: some twenty microseconds for each.
@@ -68,8 +69,11 @@ pub trait Emit {
     /// How many of the `wanted` mappings of a program there is room for.
     fn room_for_mappings(&mut self, image: ImageId, wanted: usize) -> usize;
 
+    /// What was found out so far about a program that goes on.
+    fn facts(&self, image: ImageId) -> Option<ProgramFacts>;
+
     /// What was found out about a program, after it was retired.
-    fn take_retired(&mut self, image: ImageId) -> Option<Retired>;
+    fn take_retired(&mut self, image: ImageId) -> Option<ProgramFacts>;
 
     /// Waits until the BPF program knows all events so far, for a second at most.
     fn wait_until_taken(&mut self);
@@ -269,6 +273,7 @@ impl Registry {
             }
             return;
         };
+        let counted = std::mem::take(&mut entry.counted);
         let (before, info) = entry.replaced(image, stack, now);
         let age = self.host.since_boot().saturating_sub(since_boot);
         let replaced = ProgramChange::Replaced {
@@ -284,6 +289,7 @@ impl Registry {
             info,
             cpu_time: Duration::ZERO,
             kind: EndedKind::Replaced,
+            counted,
         });
         if self.selector.is_open() && !self.trees && !self.host.admits(&self.selector, pid) {
             // A Python has started something that is none.
@@ -322,6 +328,7 @@ impl Registry {
             cpu_time: entry.cpu_time(),
             info: entry.info,
             kind,
+            counted: entry.counted,
         });
     }
 
@@ -508,26 +515,21 @@ impl Registry {
                 self.track_child(pid, emit);
             }
             send(ended.pid, ended.image, ProgramChange::Retired, emit);
-            let retired = emit.take_retired(ended.image);
-            self.ended.summarise(ended, retired);
+            let facts = emit.take_retired(ended.image);
+            let samples = facts.as_ref().map_or(0, |facts| facts.samples);
+            let samples = samples.saturating_sub(ended.counted);
+            if samples == 0 && ended.counted > 0 && ended.kind != EndedKind::Root {
+                // It is in the summaries of an earlier window.
+                self.ended.add_unsampled(0, ended.cpu_time);
+            } else {
+                self.ended.summarise(ended, facts, samples);
+            }
         }
     }
 
     /// From now on, all waits for memory of processes together take no longer than `total`: the recording is to end.
     pub const fn limit_waits(&mut self, total: Duration) {
         self.reader.limit_waits(total);
-    }
-
-    /// Retires all programs, and gives a summary of each.
-    pub fn finish(mut self, emit: &mut dyn Emit) -> Summaries {
-        for pid in self.pids() {
-            self.exited(pid, None, emit);
-        }
-        let unsampled = self.children.clear();
-        self.ended.add_unsampled(unsampled, Duration::ZERO);
-        self.retire(true, emit);
-        let roots = self.roots;
-        self.ended.finish(|pid| roots.contains_key(&pid))
     }
 }
 

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Emit, Examination, Host, PythonFrom, Registry};
+use rustc_hash::FxHashMap;
+
+use super::{Emit, Examination, Host, PythonFrom, Registry, Summaries};
 use crate::{
     model::{Avma, FileOffset, ImageId, KtimeNs, Pid, ProcessChange, ProcessEvent},
     process::{
@@ -17,7 +19,7 @@ use crate::{
         Search, SelectError, Selector, Target, TargetError,
         interpreter::{Examined, NotYet, built_in},
     },
-    symbols::{NameDiagnosis, Retired},
+    symbols::{NameDiagnosis, ProgramFacts},
 };
 
 /// The first pid of a made-up process: no real one is larger than 4,194,304 (`PID_MAX_LIMIT`, include/linux/threads.h).
@@ -28,7 +30,7 @@ pub(super) const fn pid(number: u32) -> Pid {
     Pid(FIRST_PID + number)
 }
 
-fn number(pid: Pid) -> u32 {
+pub(super) fn number(pid: Pid) -> u32 {
     pid.0 - FIRST_PID
 }
 
@@ -284,6 +286,8 @@ pub(super) struct Written {
     events: Vec<String>,
     /// Samples of programs.
     samples: BTreeMap<ImageId, u64>,
+    /// The same of the window that has not been cut yet.
+    pub(super) window: FxHashMap<ImageId, u64>,
     /// Programs that are known and not retired yet.
     known: BTreeSet<ImageId>,
     /// How often mappings are refused.
@@ -349,13 +353,19 @@ impl Emit for Written {
         wanted
     }
 
-    fn take_retired(&mut self, image: ImageId) -> Option<Retired> {
-        Some(Retired {
+    fn facts(&self, image: ImageId) -> Option<ProgramFacts> {
+        Some(ProgramFacts {
             names: NameDiagnosis::Named,
             complaints: Vec::new(),
-            samples: self.samples.remove(&image).unwrap_or_default(),
+            samples: self.samples.get(&image).copied().unwrap_or_default(),
             rival: None,
         })
+    }
+
+    fn take_retired(&mut self, image: ImageId) -> Option<ProgramFacts> {
+        let facts = self.facts(image);
+        self.samples.remove(&image);
+        facts
     }
 
     fn wait_until_taken(&mut self) {}
@@ -393,6 +403,18 @@ impl Scene {
             registry,
             written,
         }
+    }
+
+    /// Ends a window.
+    pub(super) fn cut(&mut self) -> Summaries {
+        let samples = std::mem::take(&mut self.written.window);
+        self.registry.cut(&samples, &mut self.written)
+    }
+
+    /// Ends the last window.
+    pub(super) fn finish(&mut self) -> Summaries {
+        let samples = std::mem::take(&mut self.written.window);
+        self.registry.finish(&samples, &mut self.written)
     }
 
     /// The events since the last call.
@@ -446,7 +468,14 @@ impl Scene {
             .registry
             .program_of_sample(pid(number), &mut self.written)?;
         *self.written.samples.entry(image).or_default() += 1;
+        *self.written.window.entry(image).or_default() += 1;
         Some(image)
+    }
+
+    /// A sample of a program that comes late.
+    pub(super) fn late_sample(&mut self, image: ImageId) {
+        *self.written.samples.entry(image).or_default() += 1;
+        *self.written.window.entry(image).or_default() += 1;
     }
 
     /// What is done in each tick.

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::{
-    PythonFrom, PythonSource,
-    testing::{MadeUpHost, PYTHON, Scene, pid},
+    PythonFrom, PythonSource, Summaries,
+    testing::{MadeUpHost, PYTHON, Scene, number, pid},
 };
 use crate::{model::ImageId, process::Selector};
 
@@ -68,7 +68,7 @@ fn children_that_exit_without_a_sample_are_counted_with_their_cpu_time() {
     }
     scene.catch_up();
     assert!(scene.events().is_empty(), "no event of any of them");
-    let summaries = scene.registry.finish(&mut scene.written);
+    let summaries = scene.finish();
     assert_eq!(summaries.unsampled.processes, 2000);
     assert_eq!(summaries.unsampled.cpu_time, 4000 * MS);
     assert_eq!(summaries.targets.len(), 1);
@@ -107,7 +107,7 @@ fn an_exec_makes_another_program_of_a_process() {
     scene.host.pass(LONG);
     scene.catch_up();
     assert_eq!(scene.events(), ["1 #2 retired"]);
-    let summaries = scene.registry.finish(&mut scene.written);
+    let summaries = scene.finish();
     let samples: Vec<_> = summaries.targets.iter().map(|it| it.samples).collect();
     assert_eq!(samples, [1, 1], "of each program");
 }
@@ -142,7 +142,7 @@ fn a_pid_that_is_used_again_is_another_process() {
     scene.fork(1, 2);
     assert_eq!(scene.events(), ["2 #3 exited"]);
     assert_eq!(scene.sample(2), Some(ImageId(4)));
-    let summaries = scene.registry.finish(&mut scene.written);
+    let summaries = scene.finish();
     let of_two = summaries.targets.iter().filter(|it| it.pid == pid(2));
     assert_eq!(of_two.count(), 2);
 }
@@ -154,7 +154,7 @@ fn samples_that_come_after_the_exit_still_count_for_the_program() {
     // Samples are drained in the order of events, so that this one was taken before.
     assert_eq!(scene.sample(1), Some(ImageId(2)));
     scene.exit(1, 5 * MS);
-    let summaries = scene.registry.finish(&mut scene.written);
+    let summaries = scene.finish();
     assert_eq!(
         (summaries.targets[0].samples, summaries.targets[0].cpu_time),
         (2, 5 * MS)
@@ -173,7 +173,7 @@ fn an_interpreter_that_appears_late_is_found() {
     scene.host.pass(3 * MS);
     scene.catch_up();
     assert_eq!(scene.events(), ["1 #2 interpreter"]);
-    let summaries = scene.registry.finish(&mut scene.written);
+    let summaries = scene.finish();
     let source = &summaries.targets[0].source;
     assert_eq!(*source, PythonSource::Interpreter(0x030c_00f0));
 }
@@ -221,7 +221,7 @@ fn with_perf_maps_a_libpython_that_is_mapped_later_belongs_to_the_interpreter() 
         .map(1, &["/usr/bin/python3.12", "/lib/libpython3.12.so.1.0"]);
     scene.registry.mapped(pid(1), &mut scene.written);
     assert_eq!(scene.written.interpreter_files, 2);
-    let summaries = scene.registry.finish(&mut scene.written);
+    let summaries = scene.finish();
     assert_eq!(summaries.targets[0].source, PythonSource::PerfMap);
     assert_eq!(scene.host.examinations(), 0);
 }
@@ -334,7 +334,68 @@ fn every_program_is_retired_once_whatever_happens() {
     }
     let known = scene.written.known();
     assert!(known < 30, "{known} programs are known");
-    let mut written = scene.written;
-    scene.registry.finish(&mut written);
-    assert_eq!(written.known(), 0);
+    scene.finish();
+    assert_eq!(scene.written.known(), 0);
+}
+
+/// Samples of each program in a window, and how many processes have none.
+fn counted(summaries: &Summaries) -> (Vec<(u32, u64)>, u64) {
+    let targets = summaries.targets.iter();
+    let targets = targets.map(|it| (number(it.pid), it.samples)).collect();
+    (targets, summaries.unsampled.processes)
+}
+
+#[test]
+fn each_window_has_the_samples_and_the_cpu_time_of_its_own() {
+    let mut scene = one(true);
+    scene.fork(1, 2);
+    for _ in 0..3 {
+        scene.sample(1);
+    }
+    scene.sample(2);
+    assert_eq!(counted(&scene.cut()), (vec![(1, 3), (2, 1)], 0));
+    assert_eq!(counted(&scene.cut()), (vec![(1, 0)], 1), "2 has none");
+    scene.sample(2);
+    scene.exit(2, 5 * MS);
+    let summaries = scene.cut();
+    assert_eq!(counted(&summaries), (vec![(1, 0), (2, 1)], 0));
+    assert_eq!(summaries.targets[1].cpu_time, 5 * MS);
+    // A sample that was finished in user space comes later.
+    scene.late_sample(ImageId(3));
+    scene.host.pass(LONG);
+    scene.catch_up();
+    let summaries = scene.finish();
+    assert_eq!(counted(&summaries), (vec![(1, 0), (2, 1)], 0));
+    assert_eq!(summaries.targets[1].cpu_time, Duration::ZERO);
+}
+
+#[test]
+fn a_program_that_was_listed_when_it_ended_is_not_one_without_samples_later() {
+    let mut scene = one(true);
+    scene.fork(1, 2);
+    scene.sample(2);
+    scene.exit(2, 5 * MS);
+    assert_eq!(counted(&scene.cut()), (vec![(1, 0), (2, 1)], 0));
+    scene.host.pass(LONG);
+    scene.catch_up();
+    assert_eq!(counted(&scene.cut()), (vec![(1, 0)], 0));
+}
+
+#[test]
+fn samples_that_were_taken_after_the_window_are_left_for_the_next_one() {
+    let mut scene = one(true);
+    scene.fork(1, 2);
+    scene.fork(1, 3);
+    scene.sample(2);
+    scene.sample(3);
+    let before = std::mem::take(&mut scene.written.window);
+    // These came while the window before was being finished, in which 3 was retired.
+    scene.sample(1);
+    scene.sample(3);
+    scene.exit(3, 5 * MS);
+    scene.host.pass(LONG);
+    scene.catch_up();
+    let summaries = scene.registry.cut(&before, &mut scene.written);
+    assert_eq!(counted(&summaries), (vec![(1, 0), (2, 1), (3, 1)], 0));
+    assert_eq!(counted(&scene.cut()), (vec![(1, 1), (3, 1)], 1));
 }

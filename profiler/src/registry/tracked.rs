@@ -49,6 +49,8 @@ pub(super) struct Tracked {
     first_seen: Instant,
     inspected: Instant,
     pub(super) cpu_at_start: Duration,
+    /// Samples of its program in windows that have ended.
+    pub(super) counted: u64,
     /// Known from the event of its exit.
     pub(super) cpu_at_end: Option<Duration>,
     /// Its CPU time when sampling stopped: what it uses while the recording is finished does not count.
@@ -137,6 +139,7 @@ impl Tracked {
             first_seen: now,
             inspected: now,
             cpu_at_start: Duration::ZERO,
+            counted: 0,
             cpu_at_end: None,
             cpu_at_stop: None,
             stale: Stale::Nothing,
@@ -379,11 +382,18 @@ impl Tracked {
         self.cpu_at_stop = self.cpu_now();
     }
 
+    /// CPU time used since sampling began or this was asked last.
+    pub(super) fn take_cpu_time(&mut self) -> Duration {
+        let used = self.cpu_time();
+        self.cpu_at_start += used;
+        used
+    }
+
     fn cpu_now(&self) -> Option<Duration> {
         self.target.as_ref().map(Target::cpu_time)
     }
 
-    /// CPU time used since sampling began, until it stopped.
+    /// CPU time used since sampling began or it was taken last, until sampling stopped.
     pub(super) fn cpu_time(&self) -> Duration {
         // The number of the exit event lacks threads that were exiting at the same moment.
         let seen = self.cpu_at_stop.or_else(|| self.cpu_now());

@@ -12,3 +12,8 @@ pub(super) const MAPS_WORK: Duration = Duration::from_millis(400);
 pub(super) const RING_WORK: Duration = Duration::from_millis(500);
 /// Waits for code objects, of all processes together.
 pub(super) const CODE_WAITS: Duration = Duration::from_millis(200);
+/// Names that are missing then.
+pub(super) const LAST_NAMES: Duration = Duration::from_secs(10);
+/// At the end of a window that others follow: stacks that are finished in user space, and names.
+pub(super) const CUT_WALKS: Duration = Duration::from_secs(1);
+pub(super) const CUT_NAMES: Duration = Duration::from_secs(1);

@@ -1,35 +1,29 @@
-//! The recording itself: waits for what happens, and moves values from stage to stage.
+//! The stages of a recording, put together: what comes from the kernel goes through them, tick by tick.
 //!
-//! Samples are drained on a timer and when the ring buffer fills up; everything else is done in the same turn, in the
-//! order in which the stages stand. Only three things run beside it: the thread that makes unwind tables, the
-//! symbolizer's thread, and the kernel.
+//! Whoever uses the engine calls [`Engine::tick`] at intervals, and ends a window by [`Engine::cut`] as often as it likes;
+//! sampling goes on. Only three things run beside it: the thread that makes unwind tables, the symbolizer's thread, and the
+//! kernel.
 
 use std::{
-    future::pending,
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    sync::watch,
-    task::yield_now,
-    time::{MissedTickBehavior, interval},
-};
-
 use super::{
-    Progress, RecordSettings, Recording, SessionError, StopReason, stages::Stages, stop::Stop,
+    RecordSettings, SessionError,
+    stages::Stages,
+    window::{OpenWindow, Totals},
 };
 use crate::{
     kernel::{
-        Features, Following, KernelEvent, KernelSide, MapSizes, RateLimits, RingRecord, SampleRing,
+        Features, Following, KernelEvent, KernelSide, MapSizes, RingRecord, SampleRing,
         SamplingEvents,
     },
     model::{KtimeNs, Pid, ResolvedStack, UnwoundStack},
-    process::{Children, launch::HELPER_NAME, thread_time},
-    profile::{Aggregator, Granularity},
+    process::{Children, launch::HELPER_NAME, now_monotonic, thread_time},
+    profile::Granularity,
     registry::{PythonFrom, Registry, ThisHost},
     symbols::{
         Resolver, SymbolProcess,
@@ -38,146 +32,39 @@ use crate::{
     unwind::{TableBuilder, UnfinishedWalk, UnwindTables, merge},
 };
 
-/// Samples are drained at least this often.
-const TURN: Duration = Duration::from_millis(100);
-/// The same while a process is in its first moments: what is mapped in it can be read as long as it lives.
-const TURN_OF_YOUNG: Duration = Duration::from_millis(10);
-/// The same while a Python is starting: its first frames are read as soon as there are some.
-const TURN_OF_STARTING: Duration = Duration::from_millis(2);
-/// Records drained in one go, before anything else gets its turn.
+/// Records drained in one go, before anything else is done.
 const DRAIN_MAX: usize = 16_384;
 /// The same in time: how long a record takes is up to the target.
 const DRAIN_TIME: Duration = Duration::from_millis(50);
 /// Records that are drained between two looks at the clock.
 const DRAIN_STEP: usize = 8;
-/// Unfinished walks that wait for a turn, up to 40 KiB each: no more records are drained before they were sent on.
+/// Unfinished walks that wait for the next tick, up to 40 KiB each: no more records are drained before they were sent on.
 const UNFINISHED_MAX: usize = 256;
-/// The status line, CPUs that come and go, and processes that are still starting are looked at every so many turns.
-const SLOW_TURNS: u32 = 5;
 /// Longest time for reading large perf maps before sampling begins.
-const MAPS_PATIENCE: Duration = Duration::from_secs(2);
-/// After telling how far it is, the session rests from that for so many times as long as it took.
-const TELL_REST: u32 = 200;
+const MAPS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Sampling begins when the targets' unwind tables are made, or after this: then the first stacks are finished later,
 /// from a copy of 16 KiB, and those that are deeper are cut short. Tables of Python alone take some 20 ms, with numpy
 /// 150 ms; longer on a busy machine.
-const TABLES_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Samples the targets until `stop` is asked for, the end of the duration, or the exit of the last of them.
-pub(super) async fn record_until(
-    settings: &RecordSettings,
-    symbols: SymbolProcess,
-    stop: &Stop,
-    progress: &watch::Sender<Progress>,
-) -> Result<Recording, SessionError> {
-    let mut session = Session::begin(settings, symbols, stop)?;
-    let began = Instant::now();
-    stop.sampling_began(began, settings.duration);
-    progress.send_replace(Progress::default());
-    let mut exits = session.exits()?;
-    let mut turns = interval(TURN);
-    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut turns_of_young = interval(TURN_OF_YOUNG);
-    turns_of_young.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut turns_of_starting = interval(TURN_OF_STARTING);
-    turns_of_starting.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut turn = 0;
-    let reason = loop {
-        // Looked at in each round, whatever else there is to do.
-        if let Some(reason) = stop.due(Instant::now()) {
-            break reason;
-        }
-        tokio::select! {
-            () = stop.wait() => {}
-            () = any_exit(&mut exits) => {
-                if session.registry.all_exited() {
-                    break StopReason::TargetExited;
-                }
-            }
-            changed = changed(&mut session.watch) => session.perf_maps_changed(changed),
-            () = filled(&session.ring) => session.take_samples(),
-            () = yield_now(), if session.has_more => { session.turn(); }
-            _ = turns_of_young.tick(), if session.has_young => { session.turn(); }
-            _ = turns_of_starting.tick(), if session.is_python_starting => { session.turn(); }
-            _ = turns.tick() => {
-                session.turn();
-                turn += 1;
-                if turn % SLOW_TURNS == 0 {
-                    session.slow_turn();
-                    session.tell(progress, began.elapsed(), settings.granularity);
-                }
-            }
-        }
-    };
-    let elapsed = began.elapsed();
-    Ok(session.finish(settings, reason, elapsed))
-}
-
-/// Waits until a process exits, once for each.
-async fn any_exit(exits: &mut Vec<AsyncFd<OwnedFd>>) {
-    let Some(first) = exits.first() else {
-        return pending().await;
-    };
-    // The others are found by asking all of them then.
-    let _ = first.readable().await;
-    exits.remove(0);
-}
-
-/// Waits until perf maps have changed; for ever where that cannot be known. A missed notification is harmless: a failed
-/// lookup re-reads the map. Watching only bounds how much it must read.
-async fn changed(watch: &mut Option<PerfMapWatch>) -> ChangedMaps {
-    let changed = match watch {
-        Some(watch) => watch.next().await,
-        None => return pending().await,
-    };
-    changed.unwrap_or_else(|error| {
-        tracing::debug!("perf maps are looked at on a timer: {error}");
-        *watch = None;
-        ChangedMaps::Any
-    })
-}
-
-/// Watches the directories of the perf maps of all processes; `None`: the maps are looked at on a timer.
-fn watch_perf_maps(registry: &Registry) -> Option<PerfMapWatch> {
-    let mut watch = PerfMapWatch::new();
-    for directory in registry.perf_map_directories() {
-        watch = watch.and_then(|mut watch| watch.add(&directory).map(|()| watch));
-    }
-    watch
-        .inspect_err(|error| tracing::debug!("perf maps are looked at on a timer: {error}"))
-        .ok()
-}
-
-/// Waits until the ring buffer holds much.
-async fn filled(ring: &AsyncFd<SampleRing>) {
-    if let Ok(mut guard) = ring.readable().await {
-        guard.clear_ready();
-    }
-}
-
-/// A descriptor that can be waited for.
-#[expect(
-    deprecated,
-    reason = "the unsafe successor wants a promise that both types passed here keep: they own it"
-)]
-fn readable<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(descriptor, Interest::READABLE)
-}
-
-/// Everything that a recording holds.
+const TABLES_TIMEOUT: Duration = Duration::from_secs(1);
+/// Samples the targets, from [`start`](Self::start) to [`stop`](Self::stop).
 #[expect(
     clippy::struct_excessive_bools,
     reason = "they do not depend on one another"
 )]
-pub(super) struct Session {
+pub struct Engine {
+    pub(super) settings: RecordSettings,
     pub(super) registry: Registry,
     pub(super) kernel: KernelSide,
     pub(super) events: SamplingEvents,
-    pub(super) ring: AsyncFd<SampleRing>,
+    pub(super) ring: SampleRing,
     pub(super) builder: TableBuilder,
     pub(super) resolver: Resolver,
-    pub(super) aggregator: Aggregator,
-    pub(super) watch: Option<PerfMapWatch>,
+    /// What samples are counted in.
+    pub(super) window: OpenWindow,
+    /// The window before it, while it is being ended.
+    pub(super) ending: Option<OpenWindow>,
+    /// Changes of perf maps are reported ([`perf_maps_changed`](Self::perf_maps_changed)).
+    is_watched: bool,
     /// Pids of perf maps that changed and were not read to their ends yet, as the processes see them.
     changed_maps: Vec<u32>,
     /// Any perf map may have changed.
@@ -186,45 +73,43 @@ pub(super) struct Session {
     has_young: bool,
     /// It is a Python whose frames are not read yet.
     is_python_starting: bool,
-    /// The last turn has left records in the ring.
+    /// The last tick has left records in the ring.
     has_more: bool,
     /// Events of processes that were lost so far.
     events_lost: u64,
-    /// Threads whose state the kernel side could not remember so far.
+    /// Threads whose state the BPF program could not remember so far.
     threads_refused: u64,
-    /// Samples of processes that were not examined yet.
-    pub(super) unexamined_samples: u64,
     /// Children of targets are targets.
     pub(super) following: Following,
-    pub(super) limits_before: Option<RateLimits>,
-    pub(super) throttle_records: u64,
-    pub(super) finished_in_user_space: u64,
-    pub(super) first_sample: Option<KtimeNs>,
-    tell_from: Duration,
     /// A target is a command of ours that waits for its beginning.
-    pub(super) launched: bool,
+    launched: bool,
     pub(super) children: Children,
-    /// How long samples had to wait for a turn to end, at most.
-    pub(super) longest_turn: Duration,
-    /// The same in CPU time.
-    pub(super) longest_turn_cpu: Duration,
-    pub(super) buffers: Buffers,
+    buffers: Buffers,
 }
 
 /// One of each, used for all samples.
-pub(super) struct Buffers {
-    pub(super) unwound: UnwoundStack,
-    pub(super) resolved: ResolvedStack,
-    pub(super) unfinished: Vec<UnfinishedWalk>,
+struct Buffers {
+    unwound: UnwoundStack,
+    resolved: ResolvedStack,
+    unfinished: Vec<UnfinishedWalk>,
 }
 
-impl Session {
-    /// Sets up all stages, from the last to the first, so that each finds the next one ready.
-    /// Where `stop` is asked for meanwhile, sampling begins and ends at once.
-    fn begin(
-        settings: &RecordSettings,
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Sets up all stages, from the last to the first, so that each finds the next one ready, and begins to sample.
+    ///
+    /// `symbols` is where symbols are parsed. Takes some 100 ms, where the targets have large perf maps or many libraries up
+    /// to 4 s; once `may_go_on` says no, the rest of that is left out. Needs the privileges that
+    /// [`crate::privilege`] checks for.
+    pub fn start(
+        settings: RecordSettings,
         symbols: SymbolProcess,
-        stop: &Stop,
+        may_go_on: &dyn Fn() -> bool,
     ) -> Result<Self, SessionError> {
         let following = Following {
             // Children of those that are selected by what they are belong as well, or are left out when they run
@@ -259,17 +144,14 @@ impl Session {
             builder: &builder,
             resolver: &mut resolver,
         };
-        let may_go_on = || !stop.is_due();
-        registry.introduce(kernel.follows(), &may_go_on, &mut stages);
+        registry.introduce(kernel.follows(), may_go_on, &mut stages);
         if settings.python_from == PythonFrom::Interpreter {
             registry.demand_interpreters()?;
         }
         let begun = Instant::now();
-        resolver.read_perf_maps(|| may_go_on() && begun.elapsed() < MAPS_PATIENCE);
-        builder.settle(TABLES_PATIENCE, may_go_on);
-        let ring = readable(kernel.take_ring()?)
-            .map_err(SessionError::system("watching the sample buffer"))?;
-        let limits_before = RateLimits::read().ok();
+        resolver.read_perf_maps(|| may_go_on() && begun.elapsed() < MAPS_TIMEOUT);
+        builder.settle(TABLES_TIMEOUT, may_go_on);
+        let ring = kernel.take_ring()?;
         let launched = registry.has_own_image();
         let events = kernel.attach(settings.frequency)?;
         registry.begin_counting();
@@ -284,16 +166,19 @@ impl Session {
                 halt.remedy(pid)
             );
         }
-        let watch = watch_perf_maps(&registry);
+        let totals = Totals::read(&kernel, &builder, &resolver, &ring);
+        let window = OpenWindow::new(now_monotonic(), settings.threads, &totals);
         Ok(Self {
+            settings,
             registry,
             kernel,
             events,
             ring,
             builder,
             resolver,
-            aggregator: Aggregator::new(settings.threads),
-            watch,
+            window,
+            ending: None,
+            is_watched: false,
             changed_maps: Vec::new(),
             any_map_changed: false,
             has_young: false,
@@ -301,39 +186,98 @@ impl Session {
             has_more: false,
             events_lost: 0,
             threads_refused: 0,
-            unexamined_samples: 0,
             following,
-            limits_before,
-            throttle_records: 0,
-            finished_in_user_space: 0,
-            first_sample: None,
-            tell_from: Duration::ZERO,
             launched,
             children: Children::default(),
-            longest_turn: Duration::ZERO,
-            longest_turn_cpu: Duration::ZERO,
             buffers: Buffers::new(),
         })
     }
 
-    fn exits(&self) -> Result<Vec<AsyncFd<OwnedFd>>, SessionError> {
+    /// A descriptor that becomes readable when many samples are waiting, or some that should not wait: then
+    /// [`take_samples`](Self::take_samples) is to be called.
+    pub fn filled(&self) -> Result<OwnedFd, SessionError> {
+        self.ring
+            .descriptor()
+            .map_err(SessionError::system("watching the sample buffer"))
+    }
+
+    /// Descriptors that become readable when the processes that were asked for exit.
+    pub fn exits(&self) -> Result<Vec<OwnedFd>, SessionError> {
         self.registry
             .exits()
-            .map(|exited| readable(exited?))
-            .collect::<Result<_, _>>()
+            .collect::<io::Result<_>>()
             .map_err(SessionError::system("waiting for the target's exit"))
     }
 
-    fn perf_maps_changed(&mut self, changed: ChangedMaps) {
+    /// All processes that were asked for have exited.
+    pub fn all_exited(&self) -> bool {
+        self.registry.all_exited()
+    }
+
+    /// Watches the directories of the perf maps of all processes, for [`perf_maps_changed`](Self::perf_maps_changed);
+    /// `None`: the maps are looked at in each tick.
+    pub(super) fn watch_perf_maps(&mut self) -> Option<PerfMapWatch> {
+        let mut watch = PerfMapWatch::new();
+        for directory in self.registry.perf_map_directories() {
+            watch = watch.and_then(|mut watch| watch.add(&directory).map(|()| watch));
+        }
+        let watch = watch
+            .inspect_err(|error| tracing::debug!("perf maps are looked at on a timer: {error}"))
+            .ok();
+        self.is_watched = watch.is_some();
+        watch
+    }
+
+    /// No more changes of perf maps will be reported.
+    pub(super) fn perf_maps_are_not_watched(&mut self) {
+        self.is_watched = false;
+    }
+
+    /// The next tick should follow at once: records are left in the ring.
+    pub const fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    /// A process is in its first moments: ticks should follow one another at a few milliseconds, as what is mapped in it
+    /// can only be read as long as it lives.
+    pub const fn has_young(&self) -> bool {
+        self.has_young
+    }
+
+    /// A Python is starting: ticks should follow one another as closely as possible, as its first frames are read as soon as
+    /// there are some.
+    pub const fn is_python_starting(&self) -> bool {
+        self.is_python_starting
+    }
+
+    /// Samples counted in this window so far, and samples lost in it.
+    pub fn samples(&self) -> (u64, u64) {
+        let counters = self.kernel.counters().unwrap_or_default();
+        let counters = counters.since(&self.window.before.counters);
+        let aggregator = &self.window.aggregator;
+        let lost = counters.ring_full + aggregator.not_kept();
+        (aggregator.samples(), lost)
+    }
+
+    /// As [`Profile::hottest_python`](crate::profile::Profile::hottest_python), of this window so far. Looks at every
+    /// distinct stack.
+    pub fn hottest_python(&self, granularity: Granularity) -> Option<(String, f64)> {
+        self.window
+            .aggregator
+            .hottest_python(self.resolver.locations(), granularity)
+    }
+
+    /// Perf maps were written to.
+    pub(super) fn perf_maps_changed(&mut self, changed: ChangedMaps) {
         match changed {
             ChangedMaps::These(pids) => self.changed_maps.extend(pids),
             ChangedMaps::Any => self.any_map_changed = true,
         }
     }
 
-    /// One turn: what happened and the samples in between, what is new of processes, then names. Returns true when
-    /// records are left for another one.
-    pub(super) fn turn(&mut self) -> bool {
+    /// Takes in what happened and the samples in between, then what is new of processes, then names. To be called about ten
+    /// times a second. Returns true when records are left for another tick.
+    pub fn tick(&mut self) -> bool {
         let (began, begun) = (Instant::now(), thread_time());
         self.registry.note_cpu_time();
         let more = self.drain();
@@ -348,7 +292,7 @@ impl Session {
         let (registry, mut stages) = self.registry_and_stages();
         registry.catch_up(&mut stages);
         let changed = std::mem::take(&mut self.changed_maps);
-        if self.watch.is_none() || std::mem::take(&mut self.any_map_changed) {
+        if !self.is_watched || std::mem::take(&mut self.any_map_changed) {
             self.any_map_changed = self.resolver.refresh_perf_maps(None);
         } else if !changed.is_empty() && self.resolver.refresh_perf_maps(Some(&changed)) {
             self.changed_maps = changed;
@@ -357,19 +301,17 @@ impl Session {
         self.is_python_starting = self.has_young && self.registry.is_python_starting();
         self.resolver.pump();
         self.kernel.flush_log();
-        self.longest_turn = self.longest_turn.max(began.elapsed());
-        self.longest_turn_cpu = self
-            .longest_turn_cpu
-            .max(thread_time().saturating_sub(begun));
+        let cpu_time = thread_time().saturating_sub(begun);
+        self.window.ticked(began.elapsed(), cpu_time);
         self.has_more = more;
         more
     }
 
-    /// The ring is filling up, or has samples of code that must be read before it is gone. What else there is to do can
-    /// wait for its turn, unless there is much of it.
-    fn take_samples(&mut self) {
+    /// The ring is filling up, or has samples of code that must be read before it is gone. What else there is to do waits for
+    /// the next tick, unless there are more samples than can be drained at once.
+    pub fn take_samples(&mut self) {
         if self.drain() {
-            self.turn();
+            self.tick();
         }
     }
 
@@ -394,7 +336,7 @@ impl Session {
     /// Takes in the kernel's records of mappings. Returns true when there were any of targets.
     fn follow(&mut self) -> bool {
         let follows = self.kernel.follows();
-        let (registry, throttled) = (&self.registry, &mut self.throttle_records);
+        let (registry, throttled) = (&self.registry, &mut self.window.throttle_records);
         let (mut mapped, mut executed) = (Vec::new(), Vec::new());
         let (mut started, mut lost) = (false, false);
         let is_wanted = |pid| registry.contains(pid);
@@ -432,7 +374,7 @@ impl Session {
         lost || !(mapped.is_empty() && executed.is_empty())
     }
 
-    /// Moves what is waiting in the ring through the stages, but not more than a turn may take. Returns true when some
+    /// Moves what is waiting in the ring through the stages, but not more than a tick may take. Returns true when some
     /// is left.
     fn drain(&mut self) -> bool {
         let Self {
@@ -440,12 +382,11 @@ impl Session {
             builder,
             ring,
             resolver,
-            aggregator,
-            first_sample,
+            window,
+            ending,
             buffers,
             launched,
             has_young,
-            unexamined_samples,
             ..
         } = self;
         let Buffers {
@@ -467,12 +408,16 @@ impl Session {
                 // The command has not begun yet.
                 return;
             }
-            first_sample.get_or_insert(sample.ktime);
+            let window = match ending {
+                Some(ending) if ending.is_its_time(sample.ktime) => ending,
+                _ => &mut *window,
+            };
+            window.first_sample.get_or_insert(sample.ktime);
             let Some(image) = registry.program_of_sample(sample.pid, &mut stages) else {
                 // It runs something else by now than what was asked for.
                 return;
             };
-            *unexamined_samples += u64::from(registry.is_unexamined(sample.pid));
+            window.unexamined_samples += u64::from(registry.is_unexamined(sample.pid));
             let depends_on_greenlets = sample.python_is_counted || sample.python_is_unconfirmed;
             let has_greenlets = depends_on_greenlets && registry.has_greenlets(sample.pid);
             if let Some(walk) = UnfinishedWalk::of(&sample, image, has_greenlets) {
@@ -482,10 +427,10 @@ impl Session {
             }
             merge(&sample, image, has_greenlets, unwound);
             stages.resolver.resolve(unwound, resolved);
-            aggregator.add(resolved);
+            window.aggregator.add(resolved);
         };
         let mut drained = 0;
-        ring.get_mut().drain(|record| {
+        ring.drain(|record| {
             take(record, unfinished);
             drained += 1;
             let may_go_on = drained % DRAIN_STEP != 0 || began.elapsed() < DRAIN_TIME;
@@ -496,7 +441,7 @@ impl Session {
     /// Counts the samples that are left in the ring, for which there is no time any more.
     pub(super) fn discard(&mut self) -> u64 {
         let mut discarded = 0;
-        self.ring.get_mut().drain(|record| {
+        self.ring.drain(|record| {
             discarded += u64::from(matches!(record, RingRecord::Sample(_)));
             true
         });
@@ -515,6 +460,7 @@ impl Session {
             registry.mapped(pid, &mut stages);
         }
         for walk in std::mem::take(&mut self.buffers.unfinished) {
+            self.window_of(walk.stack.ktime).walks += 1;
             if let Err(walk) = self.builder.finish_walk(Box::new(walk)) {
                 // The queue is full: the stack counts as it is, and its end says why it is short.
                 self.add_finished(&walk.into_stack());
@@ -523,12 +469,26 @@ impl Session {
     }
 
     pub(super) fn add_finished(&mut self, stack: &UnwoundStack) {
-        self.finished_in_user_space += u64::from(stack.end.is_complete());
         self.resolver.resolve(stack, &mut self.buffers.resolved);
-        self.aggregator.add(&self.buffers.resolved);
+        let window = match &mut self.ending {
+            Some(ending) if ending.is_its_time(stack.ktime) => ending,
+            _ => &mut self.window,
+        };
+        window.add_finished(stack, &self.buffers.resolved);
     }
 
-    fn slow_turn(&mut self) {
+    /// The window that a sample of that time is counted in: what comes after its own window has ended is counted in the
+    /// one that is open.
+    fn window_of(&mut self, ktime: KtimeNs) -> &mut OpenWindow {
+        match &mut self.ending {
+            Some(ending) if ending.is_its_time(ktime) => ending,
+            _ => &mut self.window,
+        }
+    }
+
+    /// Looks at what no event reports: CPUs that come and go, and processes that are still starting. To be called about twice
+    /// a second.
+    pub fn slow_tick(&mut self) {
         if let Err(error) = self.events.follow_cpus() {
             tracing::warn!("cannot follow CPUs that go on- or offline: {error}");
         }
@@ -546,33 +506,6 @@ impl Session {
         registry.revisit(&mut stages);
         registry.read_titles(false);
         self.look_for_children();
-    }
-
-    fn tell(
-        &mut self,
-        progress: &watch::Sender<Progress>,
-        elapsed: Duration,
-        granularity: Granularity,
-    ) {
-        // The hottest function is looked for in all stacks: the more of them there are, the less often.
-        if progress.receiver_count() == 0 || elapsed < self.tell_from {
-            return;
-        }
-        let began = Instant::now();
-        let lost = self
-            .kernel
-            .counters()
-            .map_or(0, |counters| counters.ring_full)
-            + self.aggregator.not_kept();
-        progress.send_replace(Progress {
-            elapsed,
-            samples: self.aggregator.samples(),
-            lost,
-            hottest: self
-                .aggregator
-                .hottest_python(self.resolver.locations(), granularity),
-        });
-        self.tell_from = elapsed + TELL_REST * began.elapsed();
     }
 }
 

@@ -1,8 +1,10 @@
-//! One recording, from attach to profile: the only module that knows all stages.
+//! From attach to profile: the only module that knows all stages.
+//!
+//! The [`Engine`] samples until it is stopped, and gives a [`Window`] whenever one is cut. [`record()`] runs it for one window.
 
 mod ending;
+mod engine;
 mod error;
-mod finish;
 mod limits;
 mod rate;
 mod record;
@@ -11,15 +13,17 @@ mod settings;
 mod stages;
 mod stop;
 mod summary;
+mod window;
 
 pub use crate::registry::{PythonFrom, PythonSource, TargetSummary, Unsampled};
 pub use crate::symbols::{SymbolProcess, worker::run_if_called as run_symbol_process};
+pub use engine::Engine;
 pub use error::SessionError;
 pub use limits::Limit;
 pub use recording_thread::record;
 pub use settings::RecordSettings;
 pub use summary::{
-    BpfStats, Progress, Recording, Remark, SampledEvent, Spread, StopReason, Summary, Throttling,
+    BpfStats, Progress, Remark, SampledEvent, Spread, StopReason, Summary, Throttling, Window,
 };
 
 /// Names of the threads that read hostile files, and catch the panics this may cause.

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Progress, RecordSettings, Recording, SessionError, StopReason,
+    Progress, RecordSettings, SessionError, StopReason, Window,
     record::record_until,
     stop::{SETUP_TIMEOUT, Stop},
 };
@@ -30,7 +30,7 @@ pub async fn record(
     symbols: SymbolProcess,
     stop: impl Future<Output = StopReason>,
     progress: watch::Sender<Progress>,
-) -> Result<Recording, SessionError> {
+) -> Result<Window, SessionError> {
     let asked = Arc::new(Stop::default());
     let _stops_when_dropped = StopWhenDropped(Arc::clone(&asked));
     let (done, mut recorded) = oneshot::channel();
@@ -76,13 +76,13 @@ impl Drop for StopWhenDropped {
     }
 }
 
-/// The recording, on this thread alone: each turn wakes one thread.
+/// The recording, on this thread alone: each tick wakes one thread.
 fn record_here(
     settings: &RecordSettings,
     symbols: SymbolProcess,
     stop: &Stop,
     progress: &watch::Sender<Progress>,
-) -> Result<Recording, SessionError> {
+) -> Result<Window, SessionError> {
     runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()

@@ -6,7 +6,7 @@ use crate::{
     model::ImageId,
     process::ProgramEvent,
     registry::Emit,
-    symbols::{Resolver, Retired},
+    symbols::{ProgramFacts, Resolver},
     unwind::TableBuilder,
 };
 
@@ -31,8 +31,12 @@ impl Emit for Stages<'_> {
         self.resolver.room_for_mappings(image, wanted)
     }
 
-    fn take_retired(&mut self, image: ImageId) -> Option<Retired> {
+    fn take_retired(&mut self, image: ImageId) -> Option<ProgramFacts> {
         self.resolver.take_retired(image)
+    }
+
+    fn facts(&self, image: ImageId) -> Option<ProgramFacts> {
+        self.resolver.facts(image)
     }
 
     fn wait_until_taken(&mut self) {

@@ -1,4 +1,4 @@
-//! What a recording has to say besides its profile.
+//! What a window has to say besides its profile.
 
 use std::time::Duration;
 
@@ -167,9 +167,9 @@ pub struct Summary {
     /// What else the user should know.
     pub remarks: Vec<Remark>,
     /// How long samples had to wait in the ring buffer for other work, at most.
-    pub longest_turn: Duration,
+    pub longest_tick: Duration,
     /// The same in CPU time: what of it was work, and not waiting for a CPU.
-    pub longest_turn_cpu: Duration,
+    pub longest_tick_cpu: Duration,
     /// How both ways to Python functions compared, when that was asked for.
     pub cross_check: Option<CrossCheck>,
     /// The BPF program's running time, when it was asked for.
@@ -197,9 +197,9 @@ pub struct BpfStats {
     pub first_sample: Option<KtimeNs>,
 }
 
-/// A finished recording.
+/// What was sampled from one moment to another.
 #[derive(Clone, Debug)]
-pub struct Recording {
+pub struct Window {
     /// Stacks with names and counts.
     pub profile: Profile,
     /// Everything else.

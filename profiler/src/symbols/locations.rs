@@ -81,8 +81,6 @@ pub(super) struct Locations {
     frames: FxHashMap<u64, LocationId>,
     /// Random, so that a target that chooses names cannot predict it.
     hasher: RandomState,
-    /// Python frames whose names come later, or never.
-    waiting_python: Vec<LocationId>,
     /// The process whose stacks are being resolved.
     owner: Pid,
     /// Which process each location was made for: its names are of that one's share.
@@ -155,9 +153,7 @@ impl Locations {
             is_python: true,
             ..Traits::default()
         };
-        let id = self.push(Location::default(), traits);
-        self.waiting_python.push(id);
-        id
+        self.push(Location::default(), traits)
     }
 
     /// A limit is reached, and the share of its own that the process has.
@@ -212,25 +208,47 @@ impl Locations {
         &self.table
     }
 
-    /// The table; `unnamed` says what is shown for a place whose name never came.
-    pub(super) fn into_table(mut self, unnamed: impl Fn(LocationKey) -> Frame) -> LocationTable {
-        for id in self.waiting_python {
-            if let Some(location) = self.table.locations.get_mut(id.0 as usize)
-                && location.frames.is_empty()
-            {
-                let unread = unknown_frame(ResolveMiss::UnreadCode);
-                location.frames.push(unread);
+    /// Those of these that have no name yet.
+    pub(super) fn unnamed_of(&self, ids: &[LocationId]) -> impl Iterator<Item = LocationId> {
+        let is_unnamed = |id: &LocationId| self.table.frames(*id).is_empty();
+        ids.iter().copied().filter(is_unnamed)
+    }
+
+    /// A table of these locations alone, in this order. `unnamed` says what is shown for a place that has no name yet; it
+    /// may still get one. `last`: names are not wanted any more, and need not be copied.
+    pub(super) fn table_of(
+        &mut self,
+        ids: &[LocationId],
+        last: bool,
+        unnamed: impl Fn(LocationKey) -> Frame,
+    ) -> LocationTable {
+        let mut missing: FxHashMap<LocationId, Frame> = FxHashMap::default();
+        for id in self.unnamed_of(ids) {
+            // A Python function, unless it is a place.
+            missing.insert(id, unknown_frame(ResolveMiss::UnreadCode));
+        }
+        if !missing.is_empty() {
+            for (&key, id) in &self.keys {
+                if let Some(frame) = missing.get_mut(id) {
+                    *frame = unnamed(key);
+                }
             }
         }
-        for (key, id) in self.keys {
-            let Some(location) = self.table.locations.get_mut(id.0 as usize) else {
-                continue;
-            };
-            if location.frames.is_empty() {
-                location.frames.push(unnamed(key));
+        let locations = ids.iter().map(|id| {
+            if let Some(frame) = missing.remove(id) {
+                return Location {
+                    frames: vec![frame],
+                };
             }
+            match self.table.locations.get_mut(id.0 as usize) {
+                Some(location) if last => std::mem::take(location),
+                Some(location) => location.clone(),
+                None => Location::default(),
+            }
+        });
+        LocationTable {
+            locations: locations.collect(),
         }
-        self.table
     }
 }
 

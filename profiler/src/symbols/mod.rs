@@ -34,18 +34,9 @@ pub use diagnosis::{MapState, NameFacts, diagnose};
 pub(crate) use elf_names::ElfNames;
 pub use kernel::KernelSymbols;
 pub use module::{Module, ModuleKind};
-pub use native_thread::{Finished, NativeOptions, NativeSymbolizer, Place, Request};
-pub use resolver::{Resolver, Retired};
+pub use native_thread::{NativeOptions, NativeSymbolizer, Place, Request};
+pub use resolver::{ProgramFacts, Resolver};
 pub use worker::SymbolProcess;
-
-/// What there is of names when a recording has ended.
-#[derive(Debug)]
-pub struct Named {
-    /// All locations, each with a frame.
-    pub locations: crate::model::LocationTable,
-    /// Symbol processes that crashed, or took more than they may and were ended.
-    pub losses: u64,
-}
 
 /// Why Python functions have, or do not have, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

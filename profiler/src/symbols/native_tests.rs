@@ -1,4 +1,4 @@
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use super::*;
 use crate::{
@@ -41,6 +41,21 @@ fn own_module(address: u64) -> (Arc<Module>, FileOffset) {
     )
 }
 
+/// All answers that are still to come, by the ids of what was asked, and how many symbol processes were lost.
+fn finish(symbolizer: NativeSymbolizer) -> (Vec<Location>, u64) {
+    symbolizer.hurry(Instant::now() + Duration::from_mins(1));
+    let NativeSymbolizer {
+        requests,
+        answers,
+        shared,
+    } = symbolizer;
+    drop(requests);
+    let mut all: Vec<_> = answers.iter().flatten().collect();
+    all.sort_by_key(|(id, _)| *id);
+    let all = all.into_iter().map(|(_, location)| location);
+    (all.collect(), shared.losses.load(Ordering::Relaxed))
+}
+
 fn resolve(options: NativeOptions, places: Vec<Place>) -> Vec<Location> {
     let symbolizer = NativeSymbolizer::start(options, SymbolProcess::start()).expect("starts");
     let requests: Vec<_> = places
@@ -53,14 +68,9 @@ fn resolve(options: NativeOptions, places: Vec<Place>) -> Vec<Location> {
         .collect();
     let requested = requests.len();
     assert!(symbolizer.request(requests).is_empty());
-    let mut finished = symbolizer.finish(Duration::from_mins(1));
-    assert_eq!(finished.answers.len(), requested);
-    finished.answers.sort_by_key(|(id, _)| *id);
-    finished
-        .answers
-        .into_iter()
-        .map(|(_, location)| location)
-        .collect()
+    let (answers, _) = finish(symbolizer);
+    assert_eq!(answers.len(), requested);
+    answers
 }
 
 fn resolve_one(options: NativeOptions, module: &Arc<Module>, at: FileOffset) -> Location {
@@ -369,7 +379,7 @@ fn more_requests_than_there_is_room_for_come_back() {
         waiting = symbolizer.request(waiting);
         thread::sleep(Duration::from_millis(1));
     }
-    answered += symbolizer.finish(Duration::from_mins(1)).answers.len();
+    answered += finish(symbolizer).0.len();
     assert_eq!(answered, all);
 }
 
@@ -440,10 +450,9 @@ fn a_file_that_ends_the_symbol_process_costs_its_inlined_calls_only() {
                 place: Place::Module(module, at),
             });
         assert!(symbolizer.request(requests.collect()).is_empty());
-        let mut finished = symbolizer.finish(Duration::from_mins(1));
-        finished.answers.sort_by_key(|(id, _)| *id);
+        let (answers, losses) = finish(symbolizer);
         let name = |number: usize| {
-            let frames = &finished.answers[number].1.frames;
+            let frames = &answers[number].frames;
             frames
                 .last()
                 .map(|frame| (frame.name.to_string(), frame.miss))
@@ -451,11 +460,7 @@ fn a_file_that_ends_the_symbol_process_costs_its_inlined_calls_only() {
         assert_eq!(name(0), Some(("deep".to_owned(), None)), "{depth} calls");
         let (honest, miss) = name(1).expect("a frame");
         assert!(honest.ends_with("a_function_with_a_name"), "{honest}");
-        assert_eq!(
-            (miss, finished.losses > 0),
-            (None, is_lost),
-            "{depth} calls"
-        );
+        assert_eq!((miss, losses > 0), (None, is_lost), "{depth} calls");
     }
 }
 

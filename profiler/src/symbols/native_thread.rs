@@ -12,7 +12,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use crate::model::{FileOffset, Location, LocationId};
@@ -66,15 +66,6 @@ pub enum Place {
     Module(Arc<Module>, FileOffset),
     /// At an address of the kernel.
     Kernel(u64),
-}
-
-/// What was not named before time ran out.
-#[derive(Debug, Default)]
-pub struct Finished {
-    /// The answers that had not been taken yet.
-    pub answers: Vec<(LocationId, Location)>,
-    /// Symbol processes that were lost: they crashed, or took more than they may and were ended.
-    pub losses: u64,
 }
 
 /// What the two threads share.
@@ -148,23 +139,9 @@ impl NativeSymbolizer {
         self.answers.try_iter().flatten()
     }
 
-    /// Waits for the remaining answers, but not longer than `patience`; the thread then ends by itself.
-    pub fn finish(self, patience: Duration) -> Finished {
-        let until = Instant::now() + patience;
-        self.hurry(until);
-        let Self {
-            requests,
-            answers,
-            shared,
-        } = self;
-        drop(requests);
-        let mut finished = Finished::default();
-        let left = || until.saturating_duration_since(Instant::now());
-        while let Ok(batch) = answers.recv_timeout(left()) {
-            finished.answers.extend(batch);
-        }
-        finished.losses = shared.losses.load(Ordering::Relaxed);
-        finished
+    /// Symbol processes that were lost so far: they crashed, or took more than they may and were ended.
+    pub fn losses(&self) -> u64 {
+        self.shared.losses.load(Ordering::Relaxed)
     }
 }
 

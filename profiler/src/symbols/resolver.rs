@@ -21,8 +21,8 @@ use rustc_hash::FxHashMap;
 use rustix::process::{Resource, getrlimit};
 
 use super::{
-    CrossCheck, Module, ModuleKind, NameDiagnosis, Named, NativeOptions, NativeSymbolizer, Place,
-    Request, SymbolProcess,
+    CrossCheck, Module, ModuleKind, NameDiagnosis, NativeOptions, NativeSymbolizer, Place, Request,
+    SymbolProcess,
     budgets::Budgets,
     locations::{LocationKey, Locations, late_kernel_frame, offset_frame, unknown_frame},
     module::c_library_directory,
@@ -40,7 +40,7 @@ use crate::{
     },
 };
 
-pub use programs::Retired;
+pub use programs::ProgramFacts;
 
 /// Kernel addresses remembered; past it they are looked up again.
 const CACHED_ADDRESSES_MAX: usize = 1 << 20;
@@ -58,12 +58,15 @@ const OPENED_AT_ONCE: usize = 256;
 const BATCH: usize = 128;
 const BATCH_EVERY: Duration = Duration::from_secs(2);
 
+/// At the end, names are looked for at this interval.
+const NAMES_STEP: Duration = Duration::from_millis(1);
+
 /// Turns addresses into locations, and sees that these get names.
 pub struct Resolver {
     native: NativeSymbolizer,
     processes: FxHashMap<ImageId, Process>,
     /// Of programs that were retired, until it is fetched.
-    retired: FxHashMap<ImageId, Retired>,
+    retired: FxHashMap<ImageId, ProgramFacts>,
     budgets: Budgets,
     vdso: Option<ModuleIndex>,
     modules: Vec<Arc<Module>>,
@@ -132,9 +135,9 @@ impl Resolver {
         self.cross_check = Some(CrossCheck::default());
     }
 
-    /// How they compared, if that was asked for.
-    pub const fn cross_check(&self) -> Option<&CrossCheck> {
-        self.cross_check.as_ref()
+    /// How they compared since this was asked last, if it was asked for.
+    pub fn take_cross_check(&mut self) -> Option<CrossCheck> {
+        self.cross_check.as_mut().map(std::mem::take)
     }
 
     /// How many of the `wanted` mappings of a program are to be followed: the memory for the mappings of all processes is
@@ -287,6 +290,7 @@ impl Resolver {
         self.locations.set_owner(pid);
         resolved.ktime = ktime;
         resolved.pid = pid;
+        resolved.image = image;
         resolved.tid = tid;
         resolved.thread_name = thread_name;
         resolved.in_kernel = in_kernel;
@@ -485,36 +489,52 @@ impl Resolver {
         &self.limits
     }
 
-    /// Waits for the names that are still missing, at most `patience`, and gives the finished table.
-    pub fn finish(mut self, patience: Duration) -> Named {
-        let until = Instant::now() + patience;
+    /// Asks for all names that are missing, at once, and gives those of these locations that have none yet.
+    pub fn ask_for(&mut self, ids: &[LocationId]) -> Vec<LocationId> {
+        self.pump();
+        self.hand_over();
+        self.locations.unnamed_of(ids).collect()
+    }
+
+    /// The names of these locations, in this order. Those that are not known yet are counted as not found in time.
+    pub fn names_of(&mut self, ids: &[LocationId]) -> LocationTable {
+        self.table_of(ids, false)
+    }
+
+    /// Symbol processes that were lost so far.
+    pub fn symbol_processes_lost(&self) -> u64 {
+        self.native.losses()
+    }
+
+    /// The same for the last time, after waiting for the names that are missing, at most `timeout`. No more names are known
+    /// afterwards.
+    pub fn last_names_of(&mut self, ids: &[LocationId], timeout: Duration) -> LocationTable {
+        let until = Instant::now() + timeout;
         self.native.hurry(until);
+        let mut missing = ids.to_vec();
         loop {
-            self.pump();
-            self.hand_over();
-            if self.waiting.is_empty() || self.native.is_over() || Instant::now() >= until {
-                break;
+            // Its last answers may come between the two.
+            let is_over = self.native.is_over();
+            missing = self.ask_for(&missing);
+            // What is missing of Python functions was in programs that have ended, and will not come.
+            missing.retain(|&id| !self.locations.traits(id).is_python);
+            if missing.is_empty() || is_over || Instant::now() >= until {
+                return self.table_of(ids, true);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(NAMES_STEP);
         }
-        let left = until.saturating_duration_since(Instant::now());
-        let finished = self.native.finish(left);
-        for (id, location) in finished.answers {
-            self.locations.name(id, location);
-        }
+    }
+
+    fn table_of(&mut self, ids: &[LocationId], last: bool) -> LocationTable {
         let modules = &self.modules;
-        let locations = self.locations.into_table(|key| match key {
+        self.locations.table_of(ids, last, |key| match key {
             LocationKey::Module(module, offset) => {
                 let module = &modules[module as usize];
                 let kind = module.frame_kind();
                 offset_frame(kind, &module.name, offset.0, ResolveMiss::NotInTime)
             }
             LocationKey::Kernel(at) => late_kernel_frame(at),
-        });
-        Named {
-            locations,
-            losses: finished.losses,
-        }
+        })
     }
 }
 

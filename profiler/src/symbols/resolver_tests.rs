@@ -40,8 +40,8 @@ fn what_is_asked_for_last_gets_its_name() {
     resolver.resolve(&stack, &mut resolved);
     let location = resolved.locations[0];
     // Nothing was handed over yet: the symbol process has not even been started.
-    let named = resolver.finish(Duration::from_mins(1));
-    let names = named.locations.frames(location);
+    let named = resolver.last_names_of(&[location], Duration::from_mins(1));
+    let names = named.frames(LocationId(0));
     assert!(
         names.iter().any(|it| it.name.contains("is_sampled_last")),
         "{names:?}"

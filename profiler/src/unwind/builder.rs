@@ -165,7 +165,7 @@ impl Command {
 }
 
 /// What the thread did, for the report and for logs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BuilderStats {
     /// Files compiled.
     pub files: u64,
@@ -193,6 +193,32 @@ pub struct BuilderStats {
     pub walks_abandoned: u64,
 }
 
+impl BuilderStats {
+    /// What was done since an earlier moment. `rows` and `mappings_refused` are as they are now.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let difference = |now: u64, before: u64| now.saturating_sub(before);
+        Self {
+            files: difference(self.files, before.files),
+            text_bytes: difference(self.text_bytes, before.text_bytes),
+            build_time: self.build_time.saturating_sub(before.build_time),
+            rows: self.rows,
+            full: FullTables {
+                rows: difference(self.full.rows, before.full.rows),
+                pages: difference(self.full.pages, before.full.pages),
+                rules: difference(self.full.rules, before.full.rules),
+            },
+            files_cut: difference(self.files_cut, before.files_cut),
+            files_late: difference(self.files_late, before.files_late),
+            mappings_refused: self.mappings_refused,
+            processes_refused: difference(self.processes_refused, before.processes_refused),
+            slots_refused: difference(self.slots_refused, before.slots_refused),
+            layouts_refused: difference(self.layouts_refused, before.layouts_refused),
+            walks_abandoned: difference(self.walks_abandoned, before.walks_abandoned),
+        }
+    }
+}
+
 /// Files that found no room in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FullTables {
@@ -213,6 +239,8 @@ pub(super) struct Shared {
     interpreters: Mutex<FxHashMap<ImageId, KnownInterpreter>>,
     /// The program that each target runs. What belongs to an older one is not published any more.
     current: Mutex<FxHashMap<Pid, ImageId>>,
+    /// What the thread has done so far.
+    stats: Mutex<BuilderStats>,
     /// No new rows are wanted.
     pub(super) is_ending: Arc<AtomicBool>,
 }
@@ -338,6 +366,11 @@ impl TableBuilder {
         }
     }
 
+    /// What the thread has done so far; a moment ago, while it is working.
+    pub fn stats(&self) -> BuilderStats {
+        *lock(&self.shared.stats)
+    }
+
     /// Walks finished since the last call.
     pub fn finished(&self) -> impl Iterator<Item = UnwoundStack> + '_ {
         self.finished
@@ -366,7 +399,7 @@ impl TableBuilder {
                     tracing::debug!("unwind tables were still being made");
                     return BuilderStats {
                         walks_abandoned: self.outstanding.load(Ordering::Relaxed),
-                        ..BuilderStats::default()
+                        ..self.stats()
                     };
                 }
             }
@@ -379,6 +412,10 @@ impl TableBuilder {
 }
 
 impl Shared {
+    pub(super) fn set_stats(&self, stats: BuilderStats) {
+        *lock(&self.stats) = stats;
+    }
+
     /// Puts a list in the place of an older one; true if that was still waiting.
     fn put(&self, image: ImageId, mappings: Vec<Mapping>) -> bool {
         lock(&self.mappings).insert(image, mappings).is_some()

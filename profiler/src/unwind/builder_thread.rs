@@ -145,16 +145,23 @@ impl Builder {
                 Next::Closed => break,
             }
             self.work();
+            self.shared.set_stats(self.stats());
             worked = Instant::now();
         }
         for image in self.parked.images() {
             self.give_up_walks(image);
         }
-        self.stats.rows = self.tables.row_count() as u64;
-        self.stats.processes_refused = self.refused.processes.len() as u64;
-        self.stats.slots_refused = self.refused.slots.len() as u64;
-        self.stats.layouts_refused = self.refused.layouts.len() as u64;
-        self.stats
+        self.stats()
+    }
+
+    fn stats(&self) -> BuilderStats {
+        BuilderStats {
+            rows: self.tables.row_count() as u64,
+            processes_refused: self.refused.processes.len() as u64,
+            slots_refused: self.refused.slots.len() as u64,
+            layouts_refused: self.refused.layouts.len() as u64,
+            ..self.stats
+        }
     }
 
     /// How long to wait for a command.
@@ -476,11 +483,10 @@ impl Builder {
     fn load(&mut self, compiled: CompiledElf, name: &str, took: Duration) -> FileRows {
         let loaded = self.tables.load(&compiled.table);
         if let Err(full) = &loaded {
-            let full_tables = &mut self.stats.full;
             match full {
-                FullTable::Rows => full_tables.rows += 1,
-                FullTable::Pages => full_tables.pages += 1,
-                FullTable::Rules => full_tables.rules += 1,
+                FullTable::Rows => self.stats.full.rows += 1,
+                FullTable::Pages => self.stats.full.pages += 1,
+                FullTable::Rules => self.stats.full.rules += 1,
             }
             if !std::mem::replace(&mut self.is_full, true) {
                 tracing::warn!("no room for the unwind rows of {name}: {full:?} are full");
@@ -489,13 +495,12 @@ impl Builder {
         let stats = &compiled.table.stats;
         let dropped = stats.dropped_rows + stats.dropped_rules;
         if dropped > 0 {
-            tracing::debug!("{name}: {dropped} rows are past the limits and were left out");
+            tracing::debug!("{name}: {dropped} rows past the limits are left out");
             self.stats.files_cut += 1;
         }
         let code = compiled.segments.iter().filter(|it| it.executable);
-        self.stats.text_bytes += code.map(|segment| segment.file_bytes).sum::<u64>();
-        let count = compiled.table.rows.len();
-        tracing::debug!("{name}: {count} rows in {took:?}");
+        self.stats.text_bytes += code.map(|it| it.file_bytes).sum::<u64>();
+        tracing::debug!("{name}: {} rows in {took:?}", compiled.table.rows.len());
         let loaded = loaded.ok()?;
         self.stats.files += 1;
         Some((loaded, compiled.segments))

@@ -11,8 +11,8 @@ use pyprof_bpf::{
     process::Selector,
     profile::{Granularity, View, ViewFrame, ViewStack},
     session::{
-        self, Progress, PythonFrom, PythonSource, RecordSettings, Recording, Remark, StopReason,
-        SymbolProcess,
+        self, Progress, PythonFrom, PythonSource, RecordSettings, Remark, StopReason,
+        SymbolProcess, Window,
     },
 };
 use tokio::sync::watch;
@@ -84,7 +84,7 @@ const WATCHDOG: Duration = Duration::from_mins(10);
 
 /// A recording of two processes.
 struct Attack {
-    recording: Recording,
+    recording: Window,
     hostile: Pid,
     honest: Pid,
     /// On top of what the process had before.
@@ -184,10 +184,10 @@ impl Attack {
                 .any(|frame| matches!(frame, ViewFrame::Truncated(_)))
         });
         note(format!(
-            "longest turn {:.1?}, {:.1?} of CPU; peak {} MiB; {honest} samples of the honest process, {named} with its name, {cut} cut \
+            "longest tick {:.1?}, {:.1?} of CPU; peak {} MiB; {honest} samples of the honest process, {named} with its name, {cut} cut \
              short; {} of the hostile one; {} lost; {:?}, {} remarks",
-            summary.longest_turn,
-            summary.longest_turn_cpu,
+            summary.longest_tick,
+            summary.longest_tick_cpu,
             self.peak_kib / 1024,
             self.samples(self.hostile, |_| true),
             quality.lost(),

@@ -33,6 +33,7 @@ mod targets;
 mod trampolines;
 mod trees;
 mod unshare;
+mod windows;
 
 use std::{
     path::{Path, PathBuf},
@@ -88,6 +89,7 @@ fn trials() -> Vec<Trial> {
         namespaces::TESTS,
         containers::TESTS,
         states::TESTS,
+        windows::TESTS,
         hostile::TESTS,
         hostile_names::TESTS,
         hostile_symbols::TESTS,

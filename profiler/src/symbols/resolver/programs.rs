@@ -11,14 +11,14 @@ use crate::{
 /// What is said of a program waits so long for code objects that are being read.
 const LATE_CODE_PATIENCE: Duration = Duration::from_millis(100);
 
-/// What is left to say of a program that has ended.
+/// What symbols found out about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Retired {
+pub struct ProgramFacts {
     /// Why its Python functions have, or do not have, names.
     pub names: NameDiagnosis,
     /// Whether its perf map was refused, and what in it could not be used: ready to be shown.
     pub complaints: Vec<String>,
-    /// Samples of it.
+    /// Samples of it so far.
     pub samples: u64,
     /// Another process that wrote its perf map as well.
     pub rival: Option<Pid>,
@@ -91,17 +91,25 @@ impl Resolver {
         };
         let last_wait = Some(LATE_CODE_PATIENCE);
         process.name_late_code(&mut self.locations, &mut self.reader, last_wait);
-        let retired = Retired {
-            names: process.diagnosis(),
-            complaints: process.complaints(),
-            samples: process.counts.samples(),
-            rival: process.rival(),
-        };
-        self.retired.insert(image, retired);
+        self.retired.insert(image, facts_of(&process));
+    }
+
+    /// What was found out so far about a program that goes on.
+    pub fn facts(&self, image: ImageId) -> Option<ProgramFacts> {
+        self.processes.get(&image).map(facts_of)
     }
 
     /// What there is to say of a program that was retired; once.
-    pub fn take_retired(&mut self, image: ImageId) -> Option<Retired> {
+    pub fn take_retired(&mut self, image: ImageId) -> Option<ProgramFacts> {
         self.retired.remove(&image)
+    }
+}
+
+fn facts_of(process: &Process) -> ProgramFacts {
+    ProgramFacts {
+        names: process.diagnosis(),
+        complaints: process.complaints(),
+        samples: process.counts.samples(),
+        rival: process.rival(),
     }
 }
