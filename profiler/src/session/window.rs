@@ -253,6 +253,7 @@ impl Engine {
         } else {
             self.resolver.names_of(ids)
         };
+        tracing::debug!("all names are there");
         let mut profile = open.aggregator.finish(locations);
         let lost = self.resolver.symbol_processes_lost();
         profile.quality.symbol_processes_lost = lost - open.before.symbol_processes_lost;

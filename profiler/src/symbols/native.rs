@@ -44,7 +44,7 @@ const DEBUG_TIME_MIB: Duration = Duration::from_millis(50);
 const LOSSES_MAX: u64 = 32;
 
 /// CPU time, ours and the process's, for names that are missing when the recording ends.
-const LAST_TIME: Duration = Duration::from_millis(1200);
+const LAST_TIME: Duration = Duration::from_millis(700);
 
 /// Before the last moment that answers are waited for, what is there is given.
 const LAST_MOMENT: Duration = Duration::from_millis(200);

@@ -70,7 +70,7 @@ const ALL: [Check; 6] = [
         workload: "syscalls",
         options: &["--view", "mixed", "--kernel"],
         frames: &["_start", "py::<module>:", "py::main:"],
-        some: &["vfs_read_[k]", "vfs_write_[k]"],
+        some: &["vfs_read_[k]", "vfs_write_[k]", "handle_mm_fault_[k]"],
         complete: COMPLETE,
         needs: None,
     },
