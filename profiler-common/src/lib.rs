@@ -25,6 +25,7 @@ pub mod counters;
 pub mod frame_code;
 pub mod process_event;
 pub mod python;
+pub mod record;
 pub mod sample;
 pub mod target;
 pub mod trampoline;

@@ -53,12 +53,18 @@ pub const fn stack_copy_begin(sp: u64) -> u64 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SampleHeader {
-    /// `CLOCK_MONOTONIC` at the sample, in nanoseconds (`bpf_ktime_get_ns`).
-    pub ktime_ns: u64,
+    /// [`SAMPLE`](crate::record::kind::SAMPLE), first in every record.
+    pub kind: u32,
     /// Process id (thread group), as seen from pyprof-bpf's own pid namespace.
     pub tgid: u32,
+    /// `CLOCK_MONOTONIC` at the sample, in nanoseconds (`bpf_ktime_get_ns`).
+    pub ktime_ns: u64,
     /// Thread id, in the same namespace.
     pub tid: u32,
+    /// A [`crate::python::PythonEnd`] as number.
+    pub python_end: u16,
+    /// Zero.
+    pub reserved: u16,
     /// The address of the frame at which the walk stopped.
     pub end_address: u64,
     /// Stack pointer of that frame, where a walk can go on; `stack_bytes` are from [`stack_copy_begin`] of it on.
@@ -84,10 +90,6 @@ pub struct SampleHeader {
     pub flags: u16,
     /// A [`StackEnd`] as number.
     pub stack_end: u16,
-    /// A [`crate::python::PythonEnd`] as number.
-    pub python_end: u16,
-    /// Zero.
-    pub reserved: [u16; 3],
     /// The thread's name, padded with zero bytes.
     pub comm: [u8; COMM_LEN],
 }

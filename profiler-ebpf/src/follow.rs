@@ -9,7 +9,8 @@ use aya_ebpf::helpers::{
 };
 use profiler_common::{
     counters,
-    process_event::{PROCESS_EVENT_BYTES, ProcessEvent, kind},
+    process_event::{PROCESS_EVENT_BYTES, ProcessEvent},
+    record::kind,
     target::TargetTables,
 };
 

@@ -7,7 +7,7 @@ use aya_ebpf::{
         generated::{bpf_get_current_task, bpf_get_current_task_btf, bpf_task_pt_regs},
     },
 };
-use profiler_common::{config::user_regs, sample::flags};
+use profiler_common::{config::user_regs, record::kind, sample::flags};
 
 use crate::{
     maps::{State, global},
@@ -28,6 +28,7 @@ pub(crate) fn start(data: *const bpf_perf_event_data, state: *mut State, target:
     let header = &mut state.header;
     // SAFETY: a helper without arguments.
     header.ktime_ns = unsafe { bpf_ktime_get_ns() };
+    header.kind = kind::SAMPLE;
     header.tgid = target.tgid;
     header.tid = target.tid;
     header.end_address = 0;

@@ -8,8 +8,9 @@ use std::{
 
 use aya::maps::{Map, MapData, RingBuf};
 use profiler_common::{
-    process_event::{PROCESS_EVENT_BYTES, ProcessEvent as WireEvent, kind},
+    process_event::{PROCESS_EVENT_BYTES, ProcessEvent as WireEvent},
     python::PythonEnd as WirePythonEnd,
+    record::{KIND_BYTES, kind},
     sample::{HEADER_BYTES, SampleHeader, StackEnd as WireEnd, flags, stack_copy_begin},
 };
 
@@ -84,14 +85,14 @@ impl std::fmt::Debug for SampleRing {
 
 /// Reads one record. `words` is the buffer that a sample borrows.
 pub(crate) fn parse<'a>(record: &'a [u8], words: &'a mut Vec<u64>) -> Option<RingRecord<'a>> {
-    if record.len() == PROCESS_EVENT_BYTES {
-        return parse_event(record).map(RingRecord::Process);
+    match u32::from_ne_bytes(*record.first_chunk::<KIND_BYTES>()?) {
+        kind::SAMPLE => parse_sample(record, words).map(RingRecord::Sample),
+        _ => parse_event(record).map(RingRecord::Process),
     }
-    parse_sample(record, words).map(RingRecord::Sample)
 }
 
 fn parse_event(record: &[u8]) -> Option<ProcessEvent> {
-    if record.len() < size_of::<WireEvent>() {
+    if record.len() < PROCESS_EVENT_BYTES {
         return None;
     }
     // SAFETY: the kernel side writes a whole `ProcessEvent` (see `tell` in profiler-ebpf/src/follow.rs), every bit
@@ -216,7 +217,9 @@ mod tests {
 
     fn record(native: u16, kernel: u16, words: &[u64]) -> Vec<u8> {
         let mut bytes = vec![0u8; HEADER_BYTES];
-        bytes[8..12].copy_from_slice(&42u32.to_ne_bytes());
+        bytes[..KIND_BYTES].copy_from_slice(&kind::SAMPLE.to_ne_bytes());
+        let pid = std::mem::offset_of!(SampleHeader, tgid);
+        bytes[pid..pid + 4].copy_from_slice(&42u32.to_ne_bytes());
         let counts = std::mem::offset_of!(SampleHeader, native_words);
         bytes[counts..counts + 2].copy_from_slice(&native.to_ne_bytes());
         bytes[counts + 4..counts + 6].copy_from_slice(&kernel.to_ne_bytes());
@@ -248,11 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_length_is_an_event() {
-        let mut bytes = [0; PROCESS_EVENT_BYTES];
-        let kind_at = std::mem::offset_of!(WireEvent, kind);
+    fn each_record_says_what_it_is() {
+        assert_eq!(std::mem::offset_of!(WireEvent, kind), 0);
+        assert_eq!(std::mem::offset_of!(SampleHeader, kind), 0);
+        // As long as a sample: the length says nothing.
+        let mut bytes = [0; HEADER_BYTES];
         let pid_at = std::mem::offset_of!(WireEvent, pid);
-        bytes[kind_at] = kind::EXEC as u8;
+        bytes[0] = kind::EXEC as u8;
         bytes[pid_at] = 42;
         let mut words = Vec::new();
         let Some(RingRecord::Process(event)) = parse(&bytes, &mut words) else {
@@ -262,7 +267,8 @@ mod tests {
             (event.pid, event.change),
             (Pid(42), ProcessChange::Executed { stack: None })
         );
-        bytes[kind_at] = 77;
+        assert!(parse(&bytes[..PROCESS_EVENT_BYTES - 1], &mut words).is_none());
+        bytes[0] = 77;
         assert!(parse(&bytes, &mut words).is_none());
     }
 }
