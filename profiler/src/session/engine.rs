@@ -153,6 +153,7 @@ impl Engine {
         builder.settle(TABLES_TIMEOUT, may_go_on);
         let ring = kernel.take_ring()?;
         let launched = registry.has_own_image();
+        let (begin, totals) = (now_monotonic(), Totals::at_start());
         let events = kernel.attach(settings.frequency)?;
         registry.begin_counting();
         if let Some((pid, halt, others)) = registry.halted() {
@@ -166,8 +167,7 @@ impl Engine {
                 halt.remedy(pid)
             );
         }
-        let totals = Totals::read(&kernel, &builder, &resolver, &ring);
-        let window = OpenWindow::new(now_monotonic(), settings.threads, &totals);
+        let window = OpenWindow::new(begin, settings.threads, &totals);
         Ok(Self {
             settings,
             registry,

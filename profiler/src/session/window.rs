@@ -29,7 +29,7 @@ const SUBMITTED_AFTER: Duration = Duration::from_millis(2);
 const CUT_STEP: Duration = Duration::from_millis(1);
 
 /// All counters at one moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) counters: Counters,
     pub(super) built: BuilderStats,
@@ -43,6 +43,14 @@ pub(super) struct Totals {
 }
 
 impl Totals {
+    /// Before sampling begins. What was found out until then, such as a table that is full, counts for the first window.
+    pub(super) fn at_start() -> Self {
+        Self {
+            limits: RateLimits::read().ok(),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn read(
         kernel: &KernelSide,
         builder: &TableBuilder,
