@@ -12,7 +12,7 @@ use super::{
     eventually,
     namespaces::{assert_chain, of_ordinary_user},
     note,
-    recording::{Recording, Stack, WHOLE, pyprof},
+    recording::{Recording, Stack, WHOLE, name_by_perf_maps, pyprof},
     running::Running,
     scratch, script, skip,
     unshare::{MOUNT, PID, innermost, unshare},
@@ -362,6 +362,7 @@ kill $one $two"
 
 /// Two containers with pid 1 and one `/tmp`. With addresses that are not random their functions lie at the same places.
 fn one_map(python: &Python) -> Verdict {
+    name_by_perf_maps(true);
     for (random, contested) in [(false, true), (true, false)] {
         let mut command = unshare(&MOUNT)?;
         let inner = format!("unshare {} --mount-proc", PID.join(" "));

@@ -11,7 +11,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
-use super::{children::EndChildren, python::Python};
+use super::{children::EndChildren, python::Python, recording::name_by_perf_maps};
 
 /// A trial that cannot run here says why.
 pub(super) type Verdict = Result<(), Skip>;
@@ -69,6 +69,7 @@ pub(super) fn named_trial(name: String, test: fn(&Python) -> Verdict, python: &P
             ));
         }
         *NOW.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        name_by_perf_maps(python.by_perf_maps || python.ours.is_some());
         let _end = EndChildren;
         match test(&python) {
             Ok(()) => Ok(Completion::Completed),

@@ -54,21 +54,27 @@ pub(crate) fn run() -> ExitCode {
 }
 
 /// Every trial for every interpreter, the one that plays with the machine last.
+///
+/// The newest interpreter is recorded as it is by default, by its own frames; the others are named by perf maps, as all are
+/// in trials that are about these.
 fn trials() -> Vec<Trial> {
     let with_own: Vec<Test> = [
         stacks::TESTS,
         compiled::TESTS,
         shares::TESTS,
-        names::TESTS,
         moved_code::TESTS,
-        perf_map::TESTS,
-        refusals::TESTS,
-        advice::TESTS,
-        launch::TESTS,
         stops::TESTS,
         targets::TESTS,
         program::TESTS,
         trees::TESTS,
+    ]
+    .concat();
+    let with_perf_maps: Vec<Test> = [
+        names::TESTS,
+        perf_map::TESTS,
+        refusals::TESTS,
+        advice::TESTS,
+        launch::TESTS,
         launch_old::TESTS_OF_NEW,
     ]
     .concat();
@@ -97,14 +103,20 @@ fn trials() -> Vec<Trial> {
     ]
     .concat();
     let (pythons, old_pythons) = (python::all(), python::old());
-    let mut trials = if pythons.is_empty() {
-        skipped(
-            with_own.iter().chain(&with_newest),
-            "there is no CPython 3.12 or newer on PATH or under pyenv",
-        )
+    let mut trials = Vec::new();
+    if let Some((newest, others)) = pythons.split_last() {
+        let by_perf_maps = |pythons: &[Python]| -> Vec<Python> {
+            pythons.iter().map(Python::named_by_perf_maps).collect()
+        };
+        trials.extend(for_each(&by_perf_maps(others), &with_own));
+        trials.extend(for_each(std::slice::from_ref(newest), &with_own));
+        trials.extend(for_each(&by_perf_maps(&pythons), &with_perf_maps));
     } else {
-        for_each(&pythons, &with_own)
-    };
+        trials = skipped(
+            with_own.iter().chain(&with_perf_maps).chain(&with_newest),
+            "there is no CPython 3.12 or newer on PATH or under pyenv",
+        );
+    }
     trials.extend(trials_of_launching(&pythons, &old_pythons));
     trials.extend(if old_pythons.is_empty() {
         skipped(

@@ -12,7 +12,7 @@ use super::{
     Python, Skip, Test, Verdict,
     empty_tmp::EMPTY_TMP,
     note,
-    recording::{Recording, WHOLE, pyprof, record},
+    recording::{Recording, WHOLE, name_by_perf_maps, pyprof, record},
     running::Running,
     scratch, skip,
     unshare::{MOUNT, PID, innermost, unshare},
@@ -308,6 +308,7 @@ fn replaced_tmp(python: &Python) -> Verdict {
 }
 
 fn no_map(python: &Python) -> Verdict {
+    name_by_perf_maps(true);
     let rooted = Rooted::start(
         python,
         &PID,

@@ -26,6 +26,8 @@ pub(super) struct Python {
     pub(super) version: (u32, u32),
     /// What gives it trampolines, if it has none of its own.
     pub(super) ours: Option<Arc<Trampolines>>,
+    /// Its functions are named by perf maps, not read from its own frames, which is the default.
+    pub(super) by_perf_maps: bool,
 }
 
 impl Python {
@@ -53,6 +55,14 @@ impl Python {
             None => command.args(["-X", "perf"]),
         };
         command
+    }
+
+    /// The same, named by perf maps.
+    pub(super) fn named_by_perf_maps(&self) -> Self {
+        Self {
+            by_perf_maps: true,
+            ..self.clone()
+        }
     }
 
     /// `-c` prints something true.
@@ -199,5 +209,6 @@ fn ask(path: &Path) -> Option<Python> {
         path: path.to_owned(),
         version: (number()?, number()?),
         ours: None,
+        by_perf_maps: false,
     })
 }

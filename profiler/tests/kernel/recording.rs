@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -12,6 +13,14 @@ use super::{eventually, note, status_field};
 
 /// Stacks that are whole, of all: what the project promises.
 pub(super) const WHOLE: f64 = 0.999;
+
+/// In the trial that runs, functions are named by perf maps; in others, as they are by default.
+static BY_PERF_MAPS: AtomicBool = AtomicBool::new(true);
+
+/// Whether functions are named by perf maps from now on, until the next trial.
+pub(super) fn name_by_perf_maps(yes: bool) {
+    BY_PERF_MAPS.store(yes, Ordering::Relaxed);
+}
 
 /// The program, away from the environment of whoever runs the tests. Under sudo, commands that it starts would run as
 /// another user, who cannot read the tests' files.
@@ -23,9 +32,12 @@ pub(super) fn pyprof() -> Command {
             command.env_remove(name);
         }
     }
-    // These trials are about perf maps, and what is told where there are none.
-    let from = std::env::var("PYPROF_TEST_PYTHON_FROM");
-    command.env("PYPROF_PYTHON_FROM", from.as_deref().unwrap_or("perf-map"));
+    let from = if BY_PERF_MAPS.load(Ordering::Relaxed) {
+        "perf-map"
+    } else {
+        "auto"
+    };
+    command.env("PYPROF_PYTHON_FROM", from);
     command.env_remove("RUST_LOG").stdin(Stdio::null());
     command
 }

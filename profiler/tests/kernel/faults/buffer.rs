@@ -87,7 +87,7 @@ fn starve(target: u32, options: &[&str]) -> super::recording::Recording {
 
 fn starved(python: &Python) -> Verdict {
     let target = Running::start(python.perf().arg(workload("recursion")));
-    let recording = starve(target.pid(), &["-F", "199", "--bpf-stats"]);
+    let recording = starve(target.pid(), &["-F", "99", "--bpf-stats"]);
     recording
         .assert_done(50)
         .assert_whole(WHOLE)
