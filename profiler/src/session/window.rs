@@ -176,7 +176,8 @@ impl Engine {
         self.finish(ending, &totals, StopReason::Duration, &ids, false)
     }
 
-    /// Stops sampling, and ends the last window. Takes 2 s at most, whatever the targets do.
+    /// Stops sampling, and ends the last window. Each part of that has a limit, in CPU time or by the clock, so that it takes some
+    /// 2 s at most, whatever the targets do; longer where other programs keep the CPUs busy.
     pub fn stop(mut self, reason: StopReason) -> Window {
         let now = now_monotonic();
         let ended = Instant::now();
