@@ -5,7 +5,7 @@ use std::{fs, os::unix::process::CommandExt as _};
 
 use super::{
     Python, Skip, Test, Verdict, note,
-    recording::{Recording, pyprof},
+    recording::{Recording, name_by_perf_maps, pyprof},
     refusals::in_own_tmp,
     scratch, script,
 };
@@ -95,6 +95,7 @@ fn assert_no_secret(everything: &[(&str, String)]) -> Verdict {
 }
 
 fn swapped_map(python: &Python) -> Verdict {
+    name_by_perf_maps(true);
     // What is looked for would be there.
     let control = everything(python, "secret_in_place")?;
     assert!(control[1].1.contains("py::SECRET:"), "{}", control[1].1);
@@ -102,5 +103,6 @@ fn swapped_map(python: &Python) -> Verdict {
 }
 
 fn moving_root(python: &Python) -> Verdict {
+    name_by_perf_maps(true);
     assert_no_secret(&everything(python, "moving_root")?)
 }
