@@ -20,7 +20,7 @@ use crate::{
 #[path = "report_held_tests.rs"]
 mod held;
 
-fn target(names: NameDiagnosis) -> TargetSummary {
+pub(super) fn target(names: NameDiagnosis) -> TargetSummary {
     TargetSummary {
         pid: Pid(4242),
         label: "app.py".to_owned(),

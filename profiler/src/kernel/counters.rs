@@ -32,7 +32,7 @@ impl Counters {
     /// What was counted since an earlier moment.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let difference = |now: u64, before: u64| now.saturating_sub(before);
+        let difference = u64::saturating_sub;
         Self {
             samples: difference(self.samples, before.samples),
             ring_full: difference(self.ring_full, before.ring_full),

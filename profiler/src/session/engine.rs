@@ -46,6 +46,7 @@ const MAPS_TIMEOUT: Duration = Duration::from_secs(2);
 /// from a copy of 16 KiB, and those that are deeper are cut short. Tables of Python alone take some 20 ms, with numpy
 /// 150 ms; longer on a busy machine.
 const TABLES_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Samples the targets, from [`start`](Self::start) to [`stop`](Self::stop).
 #[expect(
     clippy::struct_excessive_bools,
@@ -333,8 +334,8 @@ impl Engine {
         }
     }
 
-    /// Takes in the kernel's records of mappings. Returns true when there were any of targets.
-    fn follow(&mut self) -> bool {
+    /// Takes in the kernel's records of mappings.
+    fn follow(&mut self) {
         let follows = self.kernel.follows();
         let (registry, throttled) = (&self.registry, &mut self.window.throttle_records);
         let (mut mapped, mut executed) = (Vec::new(), Vec::new());
@@ -371,7 +372,6 @@ impl Engine {
         if started {
             self.look_for_children();
         }
-        lost || !(mapped.is_empty() && executed.is_empty())
     }
 
     /// Moves what is waiting in the ring through the stages, but not more than a tick may take. Returns true when some
@@ -408,10 +408,7 @@ impl Engine {
                 // The command has not begun yet.
                 return;
             }
-            let window = match ending {
-                Some(ending) if ending.is_its_time(sample.ktime) => ending,
-                _ => &mut *window,
-            };
+            let window = window_at(sample.ktime, window, ending);
             window.first_sample.get_or_insert(sample.ktime);
             let Some(image) = registry.program_of_sample(sample.pid, &mut stages) else {
                 // It runs something else by now than what was asked for.
@@ -460,7 +457,7 @@ impl Engine {
             registry.mapped(pid, &mut stages);
         }
         for walk in std::mem::take(&mut self.buffers.unfinished) {
-            self.window_of(walk.stack.ktime).walks += 1;
+            window_at(walk.stack.ktime, &mut self.window, &mut self.ending).walks += 1;
             if let Err(walk) = self.builder.finish_walk(Box::new(walk)) {
                 // The queue is full: the stack counts as it is, and its end says why it is short.
                 self.add_finished(&walk.into_stack());
@@ -470,20 +467,8 @@ impl Engine {
 
     pub(super) fn add_finished(&mut self, stack: &UnwoundStack) {
         self.resolver.resolve(stack, &mut self.buffers.resolved);
-        let window = match &mut self.ending {
-            Some(ending) if ending.is_its_time(stack.ktime) => ending,
-            _ => &mut self.window,
-        };
+        let window = window_at(stack.ktime, &mut self.window, &mut self.ending);
         window.add_finished(stack, &self.buffers.resolved);
-    }
-
-    /// The window that a sample of that time is counted in: what comes after its own window has ended is counted in the
-    /// one that is open.
-    fn window_of(&mut self, ktime: KtimeNs) -> &mut OpenWindow {
-        match &mut self.ending {
-            Some(ending) if ending.is_its_time(ktime) => ending,
-            _ => &mut self.window,
-        }
     }
 
     /// Looks at what no event reports: CPUs that come and go, and processes that are still starting. To be called about twice
@@ -506,6 +491,19 @@ impl Engine {
         registry.revisit(&mut stages);
         registry.read_titles(false);
         self.look_for_children();
+    }
+}
+
+/// The window that a sample of that time is counted in: what comes after its own window has ended is counted in the one
+/// that is open.
+fn window_at<'w>(
+    ktime: KtimeNs,
+    open: &'w mut OpenWindow,
+    ending: &'w mut Option<OpenWindow>,
+) -> &'w mut OpenWindow {
+    match ending {
+        Some(ending) if ending.is_its_time(ktime) => ending,
+        _ => open,
     }
 }
 

@@ -30,6 +30,8 @@ const FEW: f64 = 0.5;
 pub(super) struct RateFacts {
     /// The kernel's limits when the recording began.
     pub(super) before: Option<RateLimits>,
+    /// The same when it ended.
+    pub(super) after: Option<RateLimits>,
     /// How often the kernel paused sampling.
     pub(super) throttle_records: u64,
     /// Samples taken of all processes.
@@ -45,8 +47,7 @@ pub(super) struct RateFacts {
 impl RateFacts {
     /// Whether the kernel took fewer samples than it was asked for, judged by the CPU time that the targets used.
     pub(super) fn throttling(&self, asked: Hz) -> Option<Throttling> {
-        let before = self.before?;
-        let after = RateLimits::read().ok()?;
+        let (before, after) = (self.before?, self.after?);
         self.judge(asked, before.max_sample_rate, after.max_sample_rate)
     }
 
@@ -222,6 +223,7 @@ mod tests {
 
     const FACTS: RateFacts = RateFacts {
         before: None,
+        after: None,
         throttle_records: 0,
         samples: 1000,
         cpu_time: Duration::from_secs(10),

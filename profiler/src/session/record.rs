@@ -33,7 +33,7 @@ const TICK_OF_YOUNG: Duration = Duration::from_millis(10);
 const TICK_OF_STARTING: Duration = Duration::from_millis(2);
 /// The status line, and what [`Engine::slow_tick`] looks at, come with every so many ticks.
 const SLOW_TICKS: u32 = 5;
-/// After reporting progress, the recording does not do that again for so many times as long as it took.
+/// Progress is not reported again for this number of times as long as the last report took.
 const PROGRESS_REST: u32 = 200;
 
 /// Samples the targets until `stop` is asked for, the end of the duration, or the exit of the last of them.

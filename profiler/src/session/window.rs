@@ -35,8 +35,6 @@ pub(super) struct Totals {
     pub(super) built: BuilderStats,
     /// Records of the ring that were not well formed.
     malformed: u64,
-    /// Samples that were left in the ring.
-    pub(super) discarded: u64,
     symbol_processes_lost: u64,
     limits: Option<RateLimits>,
     program: ProgramStats,
@@ -61,7 +59,6 @@ impl Totals {
             counters: kernel.counters().unwrap_or_default(),
             built: builder.stats(),
             malformed: ring.malformed(),
-            discarded: 0,
             symbol_processes_lost: resolver.symbol_processes_lost(),
             limits: RateLimits::read().ok(),
             program: kernel.program_stats().unwrap_or_default(),
@@ -81,6 +78,8 @@ pub(super) struct OpenWindow {
     pub(super) before: Totals,
     /// Stacks of it that are being finished in user space.
     pub(super) walks: u64,
+    /// Samples that were left in the ring.
+    discarded: u64,
     finished_in_user_space: u64,
     /// Samples of processes that were not examined yet.
     pub(super) unexamined_samples: u64,
@@ -102,6 +101,7 @@ impl OpenWindow {
             aggregator: Aggregator::new(threads),
             before: *before,
             walks: 0,
+            discarded: 0,
             finished_in_user_space: 0,
             unexamined_samples: 0,
             throttle_records: 0,
@@ -188,7 +188,7 @@ impl Engine {
         self.resolver.read_perf_maps(|| worked() < MAPS_WORK);
         // The ring buffer may hold more than one tick takes.
         while self.tick() && worked() < MAPS_WORK + RING_WORK {}
-        let discarded = self.discard();
+        self.window.discarded = self.discard();
         tracing::debug!("all samples are taken in after {:?}", ended.elapsed());
         let mut late = Vec::new();
         let built = self.builder.end(|stack| late.push(stack));
@@ -197,7 +197,7 @@ impl Engine {
             self.add_finished(stack);
         }
         let mut totals = Totals::read(&self.kernel, &self.builder, &self.resolver, &self.ring);
-        (totals.built, totals.discarded) = (built, discarded);
+        totals.built = built;
         let next = OpenWindow::new(now, self.settings.threads, &totals);
         let mut ending = std::mem::replace(&mut self.window, next);
         let ids = ending.aggregator.renumber();
@@ -211,6 +211,7 @@ impl Engine {
         self.resolver.limit_waits(CODE_WAITS);
         self.registry.limit_waits(CODE_WAITS);
     }
+
     /// Adds up what a window has. `now` are all counters at its end, `ids` are the locations of its stacks. `last`: no other
     /// window follows.
     fn finish(
@@ -247,6 +248,7 @@ impl Engine {
         let undersampled = undersampled(&targets, &unsampled, self.settings.frequency);
         let rate = RateFacts {
             before: open.before.limits,
+            after: now.limits,
             throttle_records: open.throttle_records,
             samples: counters.samples,
             // Of processes that were not sampled, the rate says nothing.
@@ -268,7 +270,7 @@ impl Engine {
         profile.quality.symbol_processes_lost = lost - open.before.symbol_processes_lost;
         profile.quality.ring_full = counters.ring_full;
         profile.quality.not_kept += now.malformed - open.before.malformed;
-        profile.quality.not_kept += built.walks_abandoned + now.discarded;
+        profile.quality.not_kept += built.walks_abandoned + open.discarded;
         profile.quality.finished_in_user_space = open.finished_in_user_space;
         name_processes(&mut profile, &targets);
         if has_hidden_kernel_names(&profile) {

@@ -489,9 +489,9 @@ impl Resolver {
         &self.limits
     }
 
-    /// Asks for all names that are missing, at once, and gives those of these locations that have none yet.
+    /// Asks for all names that are missing, at once, and gives those of these locations that have none yet. Names that have
+    /// come are taken by [`pump`](Self::pump).
     pub fn ask_for(&mut self, ids: &[LocationId]) -> Vec<LocationId> {
-        self.pump();
         self.hand_over();
         self.locations.unnamed_of(ids).collect()
     }
@@ -515,6 +515,7 @@ impl Resolver {
         loop {
             // Its last answers may come between the two.
             let is_over = self.native.is_over();
+            self.pump();
             missing = self.ask_for(&missing);
             // What is missing of Python functions was in programs that have ended, and will not come.
             missing.retain(|&id| !self.locations.traits(id).is_python);

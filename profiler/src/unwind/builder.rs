@@ -197,7 +197,7 @@ impl BuilderStats {
     /// What was done since an earlier moment. `rows` and `mappings_refused` are as they are now.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let difference = |now: u64, before: u64| now.saturating_sub(before);
+        let difference = u64::saturating_sub;
         Self {
             files: difference(self.files, before.files),
             text_bytes: difference(self.text_bytes, before.text_bytes),

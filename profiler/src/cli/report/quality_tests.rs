@@ -1,13 +1,7 @@
 //! Stacks, the rate, and the comparison of both ways to Python functions, in words.
 
-use std::time::Duration;
-
 use super::*;
-use crate::{
-    model::{Hz, Pid},
-    process::PythonInfo,
-    symbols::NameDiagnosis,
-};
+use crate::{model::Hz, symbols::NameDiagnosis};
 
 #[test]
 fn every_end_of_a_stack_has_words_of_its_own() {
@@ -38,21 +32,11 @@ fn every_end_of_a_stack_has_words_of_its_own() {
 
 /// A process whose interpreter's frames were read.
 fn target(version: (u8, u8), trampolines_asked: bool) -> TargetSummary {
-    TargetSummary {
-        pid: Pid(4242),
-        label: "app.py".to_owned(),
-        command: "python app.py".to_owned(),
-        samples: 2_970,
-        python: PythonInfo {
-            version: Some(version),
-            interpreter_files: vec![],
-            trampolines_asked,
-            jitdump: false,
-        },
-        cpu_time: Duration::from_secs(30),
-        source: PythonSource::Interpreter(0x030c_01f0),
-        names: NameDiagnosis::Named,
-    }
+    let mut target = super::super::tests::target(NameDiagnosis::Named);
+    target.python.version = Some(version);
+    target.python.trampolines_asked = trampolines_asked;
+    target.source = PythonSource::Interpreter(0x030c_01f0);
+    target
 }
 
 #[test]
