@@ -104,19 +104,7 @@ fn attack_by(python: &Python, way: &str, family: bool) -> Result<Attack, Skip> {
     let honest = Running::start(python.perf().arg(workload("chain")));
     let (hostile_pid, honest_pid) = (Pid(hostile.pid()), Pid(honest.pid()));
     let before_kib = memory_of_other_trials();
-    let settings = RecordSettings {
-        selector: Selector::Pids(vec![hostile_pid, honest_pid]),
-        subprocesses: family,
-        ring_bytes: None,
-        frequency: Hz(999),
-        duration: None,
-        kernel_stacks: false,
-        threads: false,
-        granularity: Granularity::default(),
-        python_from: PythonFrom::Auto,
-        cross_check: false,
-        bpf_stats: false,
-    };
+    let settings = settings(vec![hostile_pid, honest_pid], family);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -149,6 +137,23 @@ fn attack_by(python: &Python, way: &str, family: bool) -> Result<Attack, Skip> {
         honest: honest_pid,
         peak_kib: peak_kib.saturating_sub(before_kib),
     })
+}
+
+/// A recording of these processes that is ended from outside; `family`: and of all that they start.
+pub(super) fn settings(pids: Vec<Pid>, family: bool) -> RecordSettings {
+    RecordSettings {
+        selector: Selector::Pids(pids),
+        subprocesses: family,
+        ring_bytes: None,
+        frequency: Hz(999),
+        duration: None,
+        kernel_stacks: false,
+        threads: false,
+        granularity: Granularity::default(),
+        python_from: PythonFrom::Auto,
+        cross_check: false,
+        bpf_stats: false,
+    }
 }
 
 /// Gives back the memory that other trials in this process have freed, sets the peak to what is left, and says how much

@@ -9,10 +9,9 @@ use std::{
 };
 
 use pyprof_bpf::{
-    model::{Hz, Pid},
-    process::Selector,
-    profile::{Granularity, View, ViewFrame},
-    session::{Engine, PythonFrom, RecordSettings, StopReason, SymbolProcess, Window},
+    model::Pid,
+    profile::{View, ViewFrame},
+    session::{Engine, RecordSettings, StopReason, SymbolProcess, Window},
 };
 
 use super::{Python, Test, Verdict, note, running::Running, script};
@@ -34,18 +33,9 @@ const LATE: f64 = 0.02;
 
 fn settings(pid: u32) -> RecordSettings {
     RecordSettings {
-        selector: Selector::Pids(vec![Pid(pid)]),
-        subprocesses: true,
-        ring_bytes: None,
-        frequency: Hz(999),
-        duration: None,
-        kernel_stacks: false,
-        threads: false,
-        granularity: Granularity::default(),
-        python_from: PythonFrom::Auto,
-        cross_check: false,
         // The kernel's own number of samples.
         bpf_stats: true,
+        ..super::hostile::settings(vec![Pid(pid)], true)
     }
 }
 
