@@ -150,8 +150,23 @@ impl FileSlot {
             } else {
                 // Before it is taken: a child that is not told would wait for a thread that it does not have.
                 watch_forks();
-                match self.exchange(CLOSED, taken()) {
-                    Ok(()) => return self.open(generation),
+                let own = taken();
+                // After the calls above: most signals come at the end of a system call.
+                let generation = self.generation.load(Ordering::Acquire);
+                match self.exchange(CLOSED, own) {
+                    Ok(()) if self.generation.load(Ordering::Acquire) == generation => {
+                        return self.open(generation);
+                    }
+                    Ok(()) => {
+                        // A signal handler has forked, and this is the child: the slot is taken for its parent, or not at all.
+                        let _ = self.word.compare_exchange(
+                            own,
+                            CLOSED,
+                            Ordering::AcqRel,
+                            Ordering::Acquire,
+                        );
+                        word = self.word.load(Ordering::Acquire);
+                    }
                     Err(now) => word = now,
                 }
             }
