@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// An interpreter without a frame is looked at so often, so long apart.
+/// An interpreter without a frame that fits is looked at so often, so long apart.
 const LOOKS: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Children that are shown by their pids.
@@ -95,11 +95,14 @@ impl FrameFacts {
             }
         };
         let mut facts = Self::NoPython;
-        // A program that runs may be met at a moment in which it has no frame.
+        // A program that runs may be met at a moment in which it has no frame, or half of one.
         for _ in 0..LOOKS {
             match examine(pid, &memory, mappings, python) {
                 Examined::Known(interpreter) => return Self::Known(interpreter.version),
                 Examined::NoPython => return Self::NoPython,
+                Examined::Refused(reason) if reason.is_of_frames() => {
+                    facts = Self::Refused(reason.into());
+                }
                 Examined::Refused(reason) => return Self::Refused(reason.into()),
                 Examined::NotYet(reason) => facts = Self::NotYet(reason.to_string()),
             }

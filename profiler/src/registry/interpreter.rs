@@ -12,7 +12,9 @@ use crate::{
     model::{ImageId, Pid},
     process::{
         Mapping, PythonInfo,
-        interpreter::{Examined, Interpreter, Obstacle, PatientReader, Progress, Reading, Remedy},
+        interpreter::{
+            Examined, Interpreter, Obstacle, PatientReader, Progress, Reading, Refusal, Remedy,
+        },
     },
 };
 
@@ -22,6 +24,11 @@ const AGAIN: [(Duration, Duration); 2] = [
     (Duration::from_secs(10), Duration::from_millis(100)),
 ];
 const AGAIN_LATER: Duration = Duration::from_secs(2);
+/// A refusal that follows from frames is final once it has come so often. A thread that loses its CPU while it enters a
+/// function leaves frames that fit no layout, for as long as it does not run.
+const REFUSALS_MIN: u32 = 3;
+/// Time between two of them.
+const AGAIN_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 /// Longest time that samples wait for an examination, which takes a millisecond. One that takes longer, on a busy
 /// machine, is asked for its result later.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(20);
@@ -63,6 +70,8 @@ pub(super) enum InterpreterState {
         since: Option<Instant>,
         /// When it is to be examined again.
         next: Option<Instant>,
+        /// How often its frames fitted no layout.
+        refusals: u32,
     },
     /// Its frames are read.
     Read(Arc<Interpreter>),
@@ -82,6 +91,7 @@ impl InterpreterState {
     const UNKNOWN: Self = Self::NotYet {
         since: None,
         next: None,
+        refusals: 0,
     };
 
     /// Of the program that replaces this one.
@@ -150,7 +160,7 @@ impl InterpreterState {
             }
             Progress::Done(Ok((Examined::Refused(reason), _))) => {
                 tracing::debug!("pid {pid}: {reason}");
-                *self = Self::Refused(Arc::new(reason.into()));
+                self.refuse(reason, host.now());
             }
             Progress::Done(Ok((Examined::NoPython, _))) => *self = Self::UNKNOWN,
             Progress::Done(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -171,18 +181,40 @@ impl InterpreterState {
 
     /// To be examined again.
     fn wait(&mut self, now: Instant) {
-        let since = match self {
-            Self::NotYet {
-                since: Some(since), ..
-            } => *since,
-            _ => now,
-        };
+        let (since, refusals) = self.so_far(now);
         let waited = now.saturating_duration_since(since);
         let again = AGAIN.iter().find(|(until, _)| waited < *until);
         *self = Self::NotYet {
             since: Some(since),
             next: Some(now + again.map_or(AGAIN_LATER, |(_, again)| *again)),
+            refusals,
         };
+    }
+
+    /// Refused, or to be examined again where that may have been a bad moment.
+    fn refuse(&mut self, reason: Refusal, now: Instant) {
+        let (since, refusals) = self.so_far(now);
+        *self = if reason.is_of_frames() && refusals + 1 < REFUSALS_MIN {
+            Self::NotYet {
+                since: Some(since),
+                next: Some(now + AGAIN_AFTER_REFUSAL),
+                refusals: refusals + 1,
+            }
+        } else {
+            Self::Refused(Arc::new(reason.into()))
+        };
+    }
+
+    /// When it was examined first, and how often it was refused.
+    const fn so_far(&self, now: Instant) -> (Instant, u32) {
+        match self {
+            Self::NotYet {
+                since: Some(since),
+                refusals,
+                ..
+            } => (*since, *refusals),
+            _ => (now, 0),
+        }
     }
 
     /// What the summary says about it.

@@ -49,6 +49,12 @@ impl Registry {
         tracked.any(|entry| entry.is_young(now) && entry.is_python_starting())
     }
 
+    /// The frames of an interpreter could not be read yet, and are to be looked for again.
+    pub fn has_unread_interpreter(&self) -> bool {
+        let mut tracked = self.tracked.values();
+        tracked.any(|entry| entry.info.interpreter.is_waiting())
+    }
+
     /// The process has the extension module of `greenlet` loaded.
     pub fn has_greenlets(&self, pid: Pid) -> bool {
         let entry = self.tracked.get(&pid);

@@ -17,7 +17,7 @@ use crate::{
     process::{
         CodeCopy, Mapping, MappingKind, ParsedMappings, ProgramChange, ProgramEvent, PythonInfo,
         Search, SelectError, Selector, Target, TargetError,
-        interpreter::{Examined, NotYet, built_in},
+        interpreter::{Examined, Misfit, NotYet, Refusal, Version, built_in},
     },
     symbols::{NameDiagnosis, ProgramFacts},
 };
@@ -34,6 +34,19 @@ pub(super) fn number(pid: Pid) -> u32 {
     pid.0 - FIRST_PID
 }
 
+/// What the interpreter of a made-up process looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looks {
+    /// It has frames that can be read.
+    Known,
+    /// It has no frames.
+    NoFrames,
+    /// It has frames that fit no layout.
+    Foreign,
+    /// It describes itself wrongly.
+    Damaged,
+}
+
 /// A made-up process.
 #[derive(Debug)]
 struct Made {
@@ -42,8 +55,8 @@ struct Made {
     stack: u64,
     files: Vec<&'static str>,
     python: Option<(u8, u8)>,
-    /// Its interpreter has frames that can be read.
-    is_running_python: bool,
+    /// What an examination of its interpreter says.
+    interpreter: Looks,
     /// Dropped when the process exits, by which its handle becomes readable.
     _alive: io::PipeWriter,
     handle: OwnedFd,
@@ -103,7 +116,7 @@ impl MadeUpHost {
             stack: state.next_stack,
             files: files.to_vec(),
             python: is_python(files),
-            is_running_python: true,
+            interpreter: Looks::Known,
             _alive: alive,
             handle: handle.into(),
         };
@@ -145,9 +158,9 @@ impl MadeUpHost {
         });
     }
 
-    /// The interpreter of a process has no frames yet.
-    pub(super) fn let_python_start(&self, number: u32, is_running: bool) {
-        self.change(number, |made| made.is_running_python = is_running);
+    /// From now on the interpreter of a process looks like this.
+    pub(super) fn show(&self, number: u32, looks: Looks) {
+        self.change(number, |made| made.interpreter = looks);
     }
 
     /// A process exits.
@@ -272,11 +285,20 @@ impl Host for MadeUpHost {
         let mut state = self.state();
         state.examinations += 1;
         let made = state.processes.get(&pid).ok_or_else(gone)?;
-        if !made.is_running_python {
-            return Ok((Examined::NotYet(NotYet::NoFrames), Vec::new()));
+        let version = Version(0x030c_00f0);
+        let refused = |refusal| Ok((Examined::Refused(refusal), Vec::new()));
+        match made.interpreter {
+            Looks::Known => {
+                let interpreter = built_in(12, 0x1000, 0x2000, version.0).expect("is known");
+                Ok((Examined::Known(Box::new(interpreter)), vec![(1, 2)]))
+            }
+            Looks::NoFrames => Ok((Examined::NotYet(NotYet::NoFrames), Vec::new())),
+            Looks::Foreign => refused(Refusal::Foreign {
+                version,
+                misfit: Misfit::NotCode,
+            }),
+            Looks::Damaged => refused(Refusal::NoDescription(version)),
         }
-        let interpreter = built_in(12, 0x1000, 0x2000, 0x030c_00f0).expect("is known");
-        Ok((Examined::Known(Box::new(interpreter)), vec![(1, 2)]))
     }
 }
 

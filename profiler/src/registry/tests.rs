@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     PythonFrom, PythonSource, Summaries,
-    testing::{MadeUpHost, PYTHON, Scene, number, pid},
+    testing::{Looks, MadeUpHost, PYTHON, Scene, number, pid},
 };
 use crate::{model::ImageId, process::Selector};
 
@@ -164,12 +164,12 @@ fn samples_that_come_after_the_exit_still_count_for_the_program() {
 #[test]
 fn an_interpreter_that_appears_late_is_found() {
     let host = host(&[1]);
-    host.let_python_start(1, false);
+    host.show(1, Looks::NoFrames);
     let mut scene = Scene::of(host, &[1], false);
     assert_eq!(scene.events(), ["1 #2 started", "1 #2 mapped 1"]);
     scene.catch_up();
     assert!(scene.events().is_empty(), "not due yet");
-    scene.host.let_python_start(1, true);
+    scene.host.show(1, Looks::Known);
     scene.host.pass(3 * MS);
     scene.catch_up();
     assert_eq!(scene.events(), ["1 #2 interpreter"]);
@@ -179,9 +179,32 @@ fn an_interpreter_that_appears_late_is_found() {
 }
 
 #[test]
+fn a_refusal_by_frames_is_final_once_it_has_come_three_times() {
+    let host = host(&[1, 2, 3]);
+    host.show(1, Looks::Foreign);
+    host.show(2, Looks::Foreign);
+    host.show(3, Looks::Damaged);
+    let mut scene = Scene::of(host, &[1, 2, 3], false);
+    scene.events();
+    scene.host.show(1, Looks::Known);
+    assert!(scene.registry.has_unread_interpreter());
+    for _ in 0..2 {
+        scene.host.pass(11 * MS);
+        scene.catch_up();
+    }
+    assert_eq!(scene.events(), ["1 #2 interpreter"]);
+    assert!(!scene.registry.has_unread_interpreter());
+    assert_eq!(scene.host.examinations(), 3 + 1 + 2);
+    scene.host.show(2, Looks::Known);
+    scene.host.pass(LONG);
+    scene.catch_up();
+    assert!(scene.events().is_empty(), "it was refused for good");
+}
+
+#[test]
 fn an_interpreter_that_does_not_appear_is_examined_ever_less_often() {
     let host = host(&[1]);
-    host.let_python_start(1, false);
+    host.show(1, Looks::NoFrames);
     let mut scene = Scene::of(host, &[1], false);
     let mut examinations = Vec::new();
     for _ in 0..3 {

@@ -100,6 +100,11 @@ impl Refusal {
         }
     }
 
+    /// It follows from what frames there were at that moment, and may be wrong where a thread was caught entering a function.
+    pub const fn is_of_frames(&self) -> bool {
+        matches!(self, Self::Foreign { .. } | Self::Unknown { .. })
+    }
+
     /// Of a process whose memory could not be opened.
     pub fn memory(error: &io::Error) -> Self {
         Self::Memory {
