@@ -3,10 +3,9 @@
 //! Gets facts from /proc and /sys, gives one error for the first thing that stands in the way. The checks come before
 //! anything is loaded, because the kernel answers all of them with the same `EPERM`.
 
-#![forbid(unsafe_code)]
-
 mod facts;
 mod limits;
+mod realtime;
 mod rights;
 
 use std::{env, fmt};
@@ -15,6 +14,7 @@ use rustix::thread::CapabilitySet;
 
 pub use facts::{Facts, Lockdown, user_of};
 pub use limits::raise_limits;
+pub use realtime::{PRIORITIES, RealtimeError, run_in_real_time};
 pub use rights::{Work, held, keep_only, needed, needed_to_activate, use_only};
 
 /// The first kernel with BPF ring buffers, and with `CAP_BPF` and `CAP_PERFMON`.

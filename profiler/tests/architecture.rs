@@ -14,7 +14,11 @@ use std::{
 /// Most lines of a Rust file. A longer one holds more than one thing.
 const LINES_MAX: usize = 600;
 /// Files below `profiler/src` that may contain `unsafe`.
-const UNSAFE_FILES: [&str; 2] = ["kernel/memory.rs", "kernel/ring.rs"];
+const UNSAFE_FILES: [&str; 3] = [
+    "kernel/memory.rs",
+    "kernel/ring.rs",
+    "privilege/realtime.rs",
+];
 /// Files below `profiler-trampoline/src`, or the beginnings of their paths, that may contain it: the edges to C and to the
 /// interpreter, executable memory, and a descriptor shared without a lock.
 const UNSAFE_TRAMPOLINE: [&str; 3] = ["ffi/", "code_memory.rs", "perf_map/slot.rs"];

@@ -76,6 +76,10 @@ fn run() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = vec![
         trial("a_missing_capability_is_named", missing_capability),
+        trial(
+            "a_real_time_priority_is_the_profilers_and_not_the_commands",
+            realtime,
+        ),
         trial("a_frequency_beyond_the_limit_is_wrong_usage", frequency),
         trial("a_duration_beyond_all_clocks_is_no_end", endless_duration),
         trial("a_command_is_recorded_and_nothing_of_ours", command),
@@ -119,11 +123,12 @@ fn missing_capability() {
         ("-bpf,-sys_admin", target.pid(), "CAP_BPF"),
         ("-perfmon,-sys_admin", target.pid(), "CAP_PERFMON"),
         ("-sys_ptrace", nobodys.pid(), "CAP_SYS_PTRACE"),
+        ("-sys_nice", target.pid(), "CAP_SYS_NICE"),
     ] {
         let output = Command::new("setpriv")
             .args(["--bounding-set", dropped, "--inh-caps", dropped])
             .arg(env!("CARGO_BIN_EXE_pyprof-bpf"))
-            .args(["--pid", &pid, "-d", "0.2"])
+            .args(["--pid", &pid, "-d", "0.2", "--realtime", "1"])
             .output()
             .unwrap();
         let text = stderr(&output);
@@ -131,6 +136,26 @@ fn missing_capability() {
         assert!(text.contains(named), "{named}: {text}");
         assert!(text.lines().count() <= 5, "{text}");
     }
+}
+
+/// Asked by the command that the profiler starts, of itself and of all threads of the profiler but the one that writes the
+/// result.
+fn realtime() {
+    const ASK: &str = "
+import os
+parent = os.getppid()
+ask = os.sched_getscheduler
+task = f'/proc/{parent}/task'
+threads = [thread for thread in os.listdir(task) if open(f'{task}/{thread}/comm').read() != 'output\\n']
+print(ask(0) == os.SCHED_OTHER, {ask(int(thread)) for thread in threads} == {os.SCHED_RR}, len(threads) > 2)
+while os.times().user < 0.3: pass
+";
+    let Some(python) = python() else { return };
+    let words = ["--realtime", "2", "-F", "999", "--", &python, "-c", ASK];
+    let output = record(&words);
+    let text = stderr(&output);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "True True True\n");
 }
 
 fn frequency() {

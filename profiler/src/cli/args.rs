@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, builder::BoolishValue
 use clap_complete::Shell;
 
 use super::help;
+use crate::privilege::PRIORITIES;
 
 /// `pyprof-bpf` as typed.
 #[derive(Debug, Parser)]
@@ -176,6 +177,16 @@ pub(crate) struct RecordArgs {
     #[arg(value_parser = frequency, allow_negative_numbers = true)]
     pub(crate) frequency: u32,
 
+    /// Schedule the profiler before other programs, at a real-time priority from 1 to 99
+    ///
+    /// For a machine that has many more runnable threads than CPUs: there the profiler may get so little CPU time that it
+    /// starts late and loses samples. The policy of its threads is then SCHED_RR (see sched(7)); that of a command
+    /// that is started, and of the thread that writes the result, is not changed.
+    /// Needs CAP_SYS_NICE.
+    #[arg(long, env = "PYPROF_REALTIME", hide_env = true, value_name = "PRIORITY", help_heading = help::SAMPLING)]
+    #[arg(value_parser = priority, allow_negative_numbers = true)]
+    pub(crate) realtime: Option<u32>,
+
     /// Show kernel functions as frames: system calls, page faults, interrupts
     ///
     /// Their time is counted in any case; without this option it is that of the function that called the kernel.
@@ -317,6 +328,11 @@ fn pids(text: &str) -> Result<Pids, String> {
 /// Reads `--frequency`.
 fn frequency(text: &str) -> Result<u32, String> {
     number(text, 1..=1_000_000)
+}
+
+/// Reads `--realtime`.
+fn priority(text: &str) -> Result<u32, String> {
+    number(text, PRIORITIES)
 }
 
 /// Reads `--ring-bytes`. The kernel wants whole pages, and a power of two (`ringbuf_map_alloc`, kernel/bpf/ringbuf.c).

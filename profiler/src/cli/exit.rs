@@ -5,7 +5,7 @@ use std::{io, process::ExitCode};
 use super::{signals::Caught, text::visible};
 use crate::{
     activate::ActivateError,
-    privilege::{FeatureError, Obstacle, PrivilegeError},
+    privilege::{FeatureError, Obstacle, PrivilegeError, RealtimeError},
     process::{TargetError, launch::LaunchError},
     session::SessionError,
 };
@@ -44,7 +44,10 @@ pub fn message(err: &anyhow::Error) -> String {
         }
     }
     // What is missing may be one of several things, and has its own messages when it comes to it.
-    if code_of(err) == NOT_ALLOWED && message.lines().count() < LINES_MAX {
+    if code_of(err) == NOT_ALLOWED
+        && !err.is::<RealtimeError>()
+        && message.lines().count() < LINES_MAX
+    {
         message.push_str(
             "\n  Everything that recording needs, and what of it is here: pyprof-bpf doctor",
         );
@@ -69,7 +72,11 @@ fn code_of(err: &anyhow::Error) -> u8 {
             // Help and version are "errors" with the code 0.
             return u8::try_from(err.exit_code()).unwrap_or(FAILED);
         }
-        if cause.is::<Obstacle>() || cause.is::<PrivilegeError>() || cause.is::<FeatureError>() {
+        if cause.is::<Obstacle>()
+            || cause.is::<PrivilegeError>()
+            || cause.is::<FeatureError>()
+            || cause.is::<RealtimeError>()
+        {
             return NOT_ALLOWED;
         }
         if matches!(cause.downcast_ref(), Some(TargetError::NotPermitted { .. })) {

@@ -51,6 +51,10 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<u8> {
     // Before there is anything that would have to be taken away again.
     let signals = catch_signals()?;
     let job = set_up(settings)?;
+    if let Some(priority) = settings.realtime {
+        // After the command was started, which keeps its own priority, and before there are other threads.
+        privilege::run_in_real_time(priority)?;
+    }
     // With the rights of now: it becomes another user.
     let symbols = SymbolProcess::start();
     privilege::raise_limits();

@@ -190,7 +190,8 @@ fn every_way_to_lose_or_shorten_a_sample_has_its_words() {
             "97.3 % of the stacks are complete; 3 with guessed callers; 20 cut short \
              (15 in code without unwind information, 5 where stack memory could not be read); \
              7 with all Python and native frames but not their order",
-            "lost 30 samples (2.9 %): 20 as the sample buffer was full: use a lower --frequency, \
+            "lost 30 samples (2.9 %): 20 as the sample buffer was full: use a lower --frequency, or --realtime 1 \
+             if the machine has more work than CPUs, \
              6 as process 77 has too many different stacks: record for a shorter time, \
              4 that were not unwound in time, or arrived damaged",
             "the kernel slowed sampling down (12 pauses, its limit went from 100000 to 50000 Hz): \

@@ -76,7 +76,8 @@ pub(super) fn lost(quality: &Quality) -> Option<String> {
     let causes: Vec<String> = [
         (
             quality.ring_full,
-            "as the sample buffer was full: use a lower --frequency".to_owned(),
+            "as the sample buffer was full: use a lower --frequency, or --realtime 1 if the machine has \
+             more work than CPUs".to_owned(),
         ),
         (stacks, too_many_stacks(quality)),
         (
