@@ -10,7 +10,7 @@ use std::{
     os::fd::AsRawFd as _,
     process::{Child, Command, ExitCode, Output, Stdio},
     thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -32,7 +32,7 @@ const USER: &str = "65533";
 
 type Test = (&'static str, fn(&Python));
 
-/// For every version.
+/// For 3.14 and later.
 const TESTS: &[Test] = &[
     ("they_are_switched_on_and_off", on_and_off),
     ("many_threads_and_signals_are_no_hindrance", many_threads),
@@ -42,25 +42,16 @@ const TESTS: &[Test] = &[
     ("a_process_that_is_stopped_is_told", stopped),
     ("what_python_says_against_it_is_told", refused_by_python),
     ("without_rights_it_says_so", without_rights),
+    ("a_process_that_does_not_listen_is_told", not_listening),
+    ("a_process_that_forbids_scripts_is_told", forbidden),
 ];
 /// For those that can be shown to another user.
 const TESTS_ELSEWHERE: &[Test] = &[("a_process_of_another_user_elsewhere", elsewhere)];
 /// For those before 3.14.
-const TESTS_OF_INJECTION: &[Test] = &[
-    ("nothing_is_injected_unless_asked_for", not_asked_for),
-    ("a_queue_that_is_full_is_left_alone", |python| {
-        queue(python, "full", "is full");
-    }),
-    ("a_queue_that_is_in_use_is_left_alone", |python| {
-        queue(python, "locked", "holds the lock");
-    }),
-    ("a_process_that_is_traced_is_left_alone", traced),
-];
-/// For 3.14 and later.
-const TESTS_OF_REQUESTS: &[Test] = &[
-    ("a_process_that_does_not_listen_is_told", not_listening),
-    ("a_process_that_forbids_scripts_is_told", forbidden),
-];
+const TESTS_OF_OLDER: &[Test] = &[(
+    "a_version_that_takes_no_requests_is_left_alone",
+    no_requests,
+)];
 
 fn main() -> ExitCode {
     children::supervised(run_all)
@@ -72,12 +63,11 @@ fn run_all() -> ExitCode {
     let pythons = Python::all();
     let mut trials = Vec::new();
     for python in &pythons {
-        let more = if python.takes_requests() {
-            TESTS_OF_REQUESTS
-        } else {
-            TESTS_OF_INJECTION
-        };
-        trials.extend(TESTS.iter().chain(more).map(|test| trial(*test, python)));
+        if !python.takes_requests() {
+            trials.extend(TESTS_OF_OLDER.iter().map(|test| trial(*test, python)));
+            continue;
+        }
+        trials.extend(TESTS.iter().map(|test| trial(*test, python)));
         let elsewhere = TESTS_ELSEWHERE.iter();
         trials.extend(if python.prefix().is_some() {
             elsewhere.map(|test| trial(*test, python)).collect()
@@ -85,21 +75,14 @@ fn run_all() -> ExitCode {
             ignored(elsewhere, "this interpreter is in another root anyway")
         });
     }
-    for (tests, found, why) in [
-        (
-            TESTS_OF_INJECTION,
-            pythons.iter().any(|python| !python.takes_requests()),
-            "there is no CPython 3.9 to 3.13 under pyenv",
-        ),
-        (
-            TESTS_OF_REQUESTS,
-            pythons.iter().any(Python::takes_requests),
-            "there is no CPython 3.14 or newer under pyenv; `cargo xtask test-pythons` brings some",
-        ),
-    ] {
-        if !found {
-            trials.extend(ignored(TESTS.iter().chain(tests), why));
-        }
+    if pythons.iter().all(Python::takes_requests) {
+        let why = "there is no CPython 3.9 to 3.13 under pyenv";
+        trials.extend(ignored(TESTS_OF_OLDER.iter(), why));
+    }
+    if !pythons.iter().any(Python::takes_requests) {
+        let why =
+            "there is no CPython 3.14 or newer under pyenv; `cargo xtask test-pythons` brings some";
+        trials.extend(ignored(TESTS.iter().chain(TESTS_ELSEWHERE), why));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -138,10 +121,8 @@ fn texts(output: Output) -> (Option<i32>, String, String) {
     (code, text(output.stdout), text(output.stderr))
 }
 
-/// With the leave that versions before 3.14 need.
 fn run(running: &Running, more: &[&str]) -> (Option<i32>, String, String) {
-    let words = [&["--unsafe-inject"], more].concat();
-    texts(activate(running, &words).output().unwrap())
+    texts(activate(running, more).output().unwrap())
 }
 
 fn on_and_off(python: &Python) {
@@ -150,24 +131,10 @@ fn on_and_off(python: &Python) {
     let (code, text, errors) = run(&running, &[]);
     assert_eq!(code, Some(0), "{errors}");
     assert!(text.starts_with("trampolines are on in process"), "{text}");
-    assert_eq!(
-        errors.starts_with("warning: all threads of process"),
-        !python.takes_requests(),
-        "{errors}"
-    );
-    // The package, which is part of the program now; of CPython's own, nothing.
-    let said = running.line();
-    let stays = usize::from(!python.has_own_trampolines());
-    let left: Vec<&str> = said.split(' ').skip(1).collect();
-    let ours = [
-        "__future__",
-        "pyprof_trampoline",
-        "pyprof_trampoline._native",
-    ];
-    assert!(said.starts_with("on"), "{said}");
-    assert!(left.iter().all(|name| ours.contains(name)), "{said}");
-    assert_eq!(left.is_empty(), stays == 0, "{said}");
-    running.assert_unharmed(stays);
+    assert_eq!(errors, "");
+    // Nothing is left in its modules.
+    running.expect("on");
+    running.assert_unharmed();
     named(&running, "py::leaf:");
 
     let (code, text, _) = run(&running, &[]);
@@ -176,7 +143,7 @@ fn on_and_off(python: &Python) {
     let (code, text, errors) = run(&running, &["--off"]);
     assert_eq!(code, Some(0), "{errors}");
     assert!(text.starts_with("trampolines are off in"), "{text}");
-    assert!(running.line().starts_with("off"));
+    running.expect("off");
     let (_, text, _) = run(&running, &["--off"]);
     assert!(text.contains("were already off"), "{text}");
 
@@ -186,10 +153,10 @@ fn on_and_off(python: &Python) {
         assert!(errors.contains("crashes when"), "{errors}");
     } else {
         assert_eq!(code, Some(0), "{errors}");
-        assert!(running.line().starts_with("on"));
+        running.expect("on");
     }
     sleep(Duration::from_millis(50));
-    running.assert_unharmed(stays);
+    running.assert_unharmed();
 }
 
 /// A function gets a name in its perf map soon.
@@ -214,12 +181,12 @@ fn many_threads(python: &Python) {
     for _ in 0..times {
         let (code, _, errors) = run(&running, &[]);
         assert_eq!(code, Some(0), "{errors}");
-        assert!(running.line().starts_with("on"));
+        running.expect("on");
         let (code, _, errors) = run(&running, &["--off"]);
         assert_eq!(code, Some(0), "{errors}");
-        assert!(running.line().starts_with("off"));
+        running.expect("off");
     }
-    running.assert_unharmed(usize::from(!python.has_own_trampolines()));
+    running.assert_unharmed();
 }
 
 fn blocked(python: &Python) {
@@ -227,16 +194,16 @@ fn blocked(python: &Python) {
     let (code, _, errors) = run(&running, &["--timeout", "300ms"]);
     assert_eq!(code, Some(1), "{errors}");
     assert!(errors.contains("the request is withdrawn"), "{errors}");
-    running.assert_unharmed(0);
+    running.assert_unharmed();
     running.say();
     // It comes back to Python code, and finds nothing to do.
     running.expect("off");
     sleep(Duration::from_millis(200));
-    running.assert_unharmed(0);
+    running.assert_unharmed();
     assert!(!running.map().exists());
     let (code, _, errors) = run(&running, &[]);
     assert_eq!(code, Some(0), "{errors}");
-    assert!(running.line().starts_with("on"));
+    running.expect("on");
 }
 
 /// Begins to wait for a process that is blocked.
@@ -249,7 +216,7 @@ fn waiting(running: &Running) -> Child {
 
 /// Begins to ask a process that is blocked: what it asks is written, and the process may not know of it yet.
 fn beginning(running: &Running) -> Child {
-    let mut command = activate(running, &["--unsafe-inject", "--timeout", "60"]);
+    let mut command = activate(running, &["--timeout", "60"]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     for _ in 0..30_000 {
         if !running.new_files().is_empty() {
@@ -297,7 +264,7 @@ fn interrupted(python: &Python) {
     let (code, _, errors) = texts(child.wait_with_output().unwrap());
     assert_eq!(code, Some(1), "{errors}");
     assert!(errors.contains("stopped by a signal"), "{errors}");
-    running.assert_unharmed(0);
+    running.assert_unharmed();
     // Killed, it cannot take anything back: what it has asked is done, and the process removes the file.
     let mut child = waiting(&running);
     child.kill().unwrap();
@@ -305,12 +272,9 @@ fn interrupted(python: &Python) {
     running.say();
     let said = running.line();
     if said == "off" {
-        assert!(running.line().starts_with("on"));
+        running.expect("on");
     }
-    running.assert_unharmed(running.new_files().len());
-    let root = running.root().join("tmp");
-    let files = running.new_files().into_iter();
-    assert!(files.map(|name| root.join(name)).all(|path| path.is_dir()));
+    running.assert_unharmed();
 }
 
 fn stopped(python: &Python) {
@@ -322,7 +286,7 @@ fn stopped(python: &Python) {
     assert!(errors.contains("kill -CONT"), "{errors}");
     running.signal(Signal::CONT);
     running.expect("off");
-    running.assert_unharmed(0);
+    running.assert_unharmed();
 }
 
 /// Where its map should be lies a FIFO, which CPython alone would wait for without end.
@@ -338,11 +302,11 @@ fn refused_by_python(python: &Python) {
         "{errors}"
     );
     assert!(errors.contains("Error: "), "{errors}");
-    running.assert_unharmed(0);
+    running.assert_unharmed();
     fs::remove_file(running.map()).unwrap();
     let (code, _, errors) = run(&running, &[]);
     assert_eq!(code, Some(0), "{errors}");
-    assert!(running.line().starts_with("on"));
+    running.expect("on");
 }
 
 /// Another user's, in namespaces of its own, with a `/tmp` that root cannot mean.
@@ -375,9 +339,9 @@ fn elsewhere(python: &Python) {
         text.contains(&format!("its perf map: {map}, which is /tmp/")),
         "{text}"
     );
-    assert!(running.line().starts_with("on"));
+    running.expect("on");
     named(&running, "py::leaf:");
-    running.assert_unharmed(usize::from(!python.has_own_trampolines()));
+    running.assert_unharmed();
 }
 
 fn without_rights(python: &Python) {
@@ -390,64 +354,25 @@ fn without_rights(python: &Python) {
     let output = Command::new("setpriv")
         .args(["--reuid", USER, "--clear-groups", "--bounding-set=-all"])
         .arg(program)
-        .args(["activate", "--unsafe-inject", "--pid", &running.pid()])
+        .args(["activate", "--pid", &running.pid()])
         .output();
     let (code, _, errors) = texts(output.unwrap());
     assert_eq!(code, Some(4), "{errors}");
     assert!(errors.contains("sudo"), "{errors}");
     running.expect("off");
-    running.assert_unharmed(0);
+    running.assert_unharmed();
 }
 
-fn not_asked_for(python: &Python) {
+fn no_requests(python: &Python) {
     let mut running = python.start("busy");
-    let (code, text, errors) = texts(activate(&running, &[]).output().unwrap());
+    let (code, text, errors) = run(&running, &[]);
     assert_eq!(code, Some(1), "{text}");
     assert!(errors.lines().count() <= 5, "{errors}");
-    for word in ["--unsafe-inject", "sudo pyprof-bpf --pid", "may crash it"] {
+    for word in ["takes no requests", "sudo pyprof-bpf --pid"] {
         assert!(errors.contains(word), "{errors}");
     }
     running.expect("off");
-    running.assert_unharmed(0);
-}
-
-fn queue(python: &Python, mode: &str, reason: &str) {
-    let mut running = python.start(mode);
-    // Then it waits.
-    sleep(Duration::from_millis(200));
-    let (code, _, errors) = run(&running, &[]);
-    assert_eq!(code, Some(1), "{errors}");
-    assert!(errors.contains(reason), "{errors}");
-    running.say();
-    running.expect("off");
-    running.assert_unharmed(0);
-    let (code, _, errors) = run(&running, &[]);
-    assert_eq!(code, Some(0), "{errors}");
-    assert!(running.line().starts_with("on"));
-}
-
-fn traced(python: &Python) {
-    use nix::{sys::ptrace, unistd};
-
-    let mut running = python.start("busy");
-    running.expect("off");
-    let raw = unistd::Pid::from_raw(i32::try_from(running.child.id()).unwrap());
-    // Until this thread ends.
-    let tracer = std::thread::spawn(move || {
-        ptrace::seize(raw, ptrace::Options::empty()).unwrap();
-        std::thread::park();
-    });
-    let traced = || fs::read_to_string(format!("/proc/{raw}/status")).unwrap();
-    let begun = Instant::now();
-    while traced().contains("TracerPid:\t0\n") && begun.elapsed() < Duration::from_secs(10) {
-        sleep(Duration::from_millis(5));
-    }
-    let (code, _, errors) = run(&running, &[]);
-    assert_eq!(code, Some(1), "{errors}");
-    assert!(errors.contains("is tracing it"), "{errors}");
-    tracer.thread().unpark();
-    tracer.join().unwrap();
-    running.assert_unharmed(0);
+    running.assert_unharmed();
 }
 
 fn not_listening(python: &Python) {
@@ -459,7 +384,7 @@ fn not_listening(python: &Python) {
     assert!(errors.contains("-X disable-remote-debug"), "{errors}");
     assert!(errors.lines().count() <= 5, "{errors}");
     running.expect("off");
-    running.assert_unharmed(0);
+    running.assert_unharmed();
 }
 
 /// It says so on its own standard error, as it would to `sys.remote_exec`.

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use super::{Switch, Version, ring::Refused, stopped::NotStopped};
+use super::{Switch, Version};
 use crate::{
     model::Pid,
     process::{TargetError, interpreter::NotYet},
@@ -30,17 +30,16 @@ pub enum ActivateError {
         /// Major and minor version.
         version: (u8, u8),
     },
-    /// It does not listen, and was not to be made to.
+    /// Its version cannot be asked.
     #[error(
         "CPython {}.{} takes no requests from outside, as 3.14 and later do; process {pid} was not touched\n  \
         Its functions are recorded without trampolines: sudo pyprof-bpf --pid {pid}\n  \
-        To have perf maps, start it with them: {}\n  \
-        --unsafe-inject stops it for a moment and puts a call into its interpreter's memory, which may crash it",
+        To have a perf map, start it with trampolines: {}",
         version.0,
         version.1,
         if *version < (3, 12) { "python -m pyprof_trampoline app.py" } else { "python -X perf app.py" }
     )]
-    NeedsInjection {
+    TakesNoRequests {
         /// The process.
         pid: Pid,
         /// Major and minor version.
@@ -83,25 +82,11 @@ pub enum ActivateError {
         /// Why.
         reason: NotYet,
     },
-    /// A build whose queue of calls is not known.
-    #[error(
-        "CPython {}.{} in process {pid} is free-threaded: calls can be put into it from 3.14 on only, by its own means",
-        version.0, version.1
-    )]
-    FreeThreaded {
-        /// The process.
-        pid: Pid,
-        /// Major and minor version.
-        version: (u8, u8),
-    },
     /// CPython has a fault that this would meet.
     #[error(
-        "CPython {version} crashes when trampolines are switched {}: process {pid} was not touched\n  \
-        Its functions are recorded without trampolines: sudo pyprof-bpf --pid {pid}",
-        match switch {
-            Switch::On => "on a second time in one process (cpython issue 146522), as they would be now",
-            Switch::Off => "off (cpython issue 112367)",
-        }
+        "CPython {version} crashes when trampolines are switched {switch} a second time in one process (cpython issue \
+        146522), as they would be now: process {pid} was not touched\n  \
+        Its functions are recorded without trampolines: sudo pyprof-bpf --pid {pid}"
     )]
     Faulty {
         /// The process.
@@ -158,38 +143,12 @@ pub enum ActivateError {
         /// The process.
         pid: Pid,
     },
-    /// Its threads could not be stopped.
-    #[error("process {pid} was not changed: {reason}")]
-    NotStopped {
-        /// The process.
-        pid: Pid,
-        /// Why.
-        reason: NotStopped,
-    },
-    /// The interpreter's queue of calls is no place for another one.
-    #[error("process {pid} was not changed: {reason}")]
-    Queue {
-        /// The process.
-        pid: Pid,
-        /// Why.
-        reason: Refused,
-    },
-    /// There are no bytes that nobody uses.
-    #[error(
-        "process {pid} was not changed: there is no memory in it that is surely unused (a program without shared \
-         libraries, or one with musl)"
-    )]
-    NoMemory {
-        /// The process.
-        pid: Pid,
-    },
     /// It did not get round to it.
     #[error(
         "process {pid} did not switch trampolines {switch} within {waited_s} s, and will not any more: the request is \
          withdrawn\n  \
-        {} runs C code or waits, and has not come back to Python code yet.\n  \
-        Try again when it does, or give it longer: --timeout 60",
-        if *main_thread { "Its main thread, which would do it," } else { "Every thread of it" }
+        Its main thread, which would do it, runs C code or waits, and has not come back to Python code yet.\n  \
+        Try again when it does, or give it longer: --timeout 60"
     )]
     NotRun {
         /// The process.
@@ -198,8 +157,6 @@ pub enum ActivateError {
         switch: Switch,
         /// How long it had.
         waited_s: u64,
-        /// The main thread alone would have done it.
-        main_thread: bool,
     },
     /// It took the request, and nothing came of it.
     #[error(

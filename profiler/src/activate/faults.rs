@@ -14,19 +14,12 @@ const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// Does switching it crash the process, now or later?
 ///
-/// * 3.12.0: `_PyPerfTrampoline_Fini` unmaps trampolines that are on stacks (cpython issue 112367).
-/// * From 3.13.12 and 3.14.3 on, up to 3.15.2 at least: each time they are switched on, another watcher counts every code
-///   object that is freed (`code_watcher_id`, Python/perf_trampoline.c; cpython issue 146522). Two of them count to zero
-///   while trampolines are in use, which are unmapped then.
+/// From 3.14.3 on, up to 3.15.2 at least: each time they are switched on, another watcher counts every code object that is
+/// freed (`code_watcher_id`, Python/perf_trampoline.c; cpython issue 146522). Two of them count to zero while trampolines are
+/// in use, which are unmapped then.
 pub(super) fn is_fatal(version: Version, switch: Switch, were_on: impl Fn() -> bool) -> bool {
-    match (switch, version) {
-        (Switch::Off, Version(3, 12, Some(0))) => true,
-        (
-            Switch::On,
-            Version(3, 13, Some(12..)) | Version(3, 14, Some(3..)) | Version(3, 15.., _),
-        ) => were_on(),
-        _ => false,
-    }
+    let has_fault = matches!(version, Version(3, 14, Some(3..)) | Version(3, 15.., _));
+    switch == Switch::On && has_fault && were_on()
 }
 
 /// The process has trampolines of CPython in its memory: they are on, or were.
@@ -58,17 +51,12 @@ mod tests {
         use Switch::{Off, On};
         let version = |minor, micro| Version(3, minor, Some(micro));
         for (version, switch, were_on, is_refused) in [
-            (version(12, 0), Off, true, true),
-            (version(12, 1), Off, true, false),
-            (version(12, 1), On, true, false),
-            (version(13, 11), On, true, false),
-            (version(13, 12), On, true, true),
-            (version(13, 12), On, false, false),
-            (version(13, 12), Off, true, false),
             (version(14, 2), On, true, false),
             (version(14, 10), On, true, true),
+            (version(14, 10), On, false, false),
+            (version(14, 10), Off, true, false),
             (version(15, 0), On, true, true),
-            (Version(3, 9, None), On, true, false),
+            (Version(3, 15, None), On, true, true),
         ] {
             let found = is_fatal(version, switch, || were_on);
             assert_eq!(found, is_refused, "{version} {switch} {were_on}");

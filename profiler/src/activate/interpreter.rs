@@ -1,8 +1,7 @@
-//! Finds in a process what is needed of its interpreter: its main interpreter state, and the states of its threads.
+//! Finds in a process what is needed of its interpreter: its main interpreter state, and how that is
+//! asked for something.
 //!
 //! [`examine`] has tried out on the process that it is built as its version says; nothing else is touched.
-
-use std::path::PathBuf;
 
 use super::{ActivateError, Version, memory::ProcessMemory};
 use crate::{
@@ -16,8 +15,6 @@ use crate::{
     },
 };
 
-/// Threads that are told of a call: a process can make an endless list of them.
-const THREADS_MAX: usize = 16_384;
 /// Interpreters that are looked at.
 const INTERPRETERS_MAX: usize = 1024;
 /// Where `interpreters.main` lies, behind `interpreters.head` (`struct pyinterpreters`,
@@ -33,11 +30,6 @@ pub(super) struct Found {
     pub(super) state: u64,
     /// The state of its main thread, and how that is asked for something.
     pub(super) requests: Option<(u64, RequestSupport)>,
-    /// Its file as mapped.
-    pub(super) path: PathBuf,
-    /// What is added to the addresses that the file states.
-    pub(super) bias: u64,
-    interpreter: Box<Interpreter>,
 }
 
 impl Found {
@@ -73,26 +65,7 @@ impl Found {
                 let owner = u64::from(interpreter.frames.thread_interpreter);
                 (memory.u64(thread.wrapping_add(owner)) == Some(state)).then_some((thread, support))
             }),
-            path: runtime.path,
-            bias: runtime.bias,
-            interpreter,
         })
-    }
-
-    /// The states of all threads of the main interpreter now; what a list that leads astray begins with.
-    pub(super) fn threads(&self, memory: &dyn ReadMemory) -> Vec<u64> {
-        let layout = &self.interpreter.frames;
-        let at = |state: u64, offset: u64| memory.u64(state.wrapping_add(offset));
-        let mut threads = Vec::new();
-        let mut next = at(self.state, u64::from(layout.interpreter_threads));
-        while let Some(thread) = next.filter(|thread| *thread != 0)
-            && threads.len() < THREADS_MAX
-            && at(thread, u64::from(layout.thread_interpreter)) == Some(self.state)
-        {
-            threads.push(thread);
-            next = at(thread, u64::from(layout.thread_next));
-        }
-        threads
     }
 }
 

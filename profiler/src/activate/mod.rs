@@ -6,29 +6,23 @@
 //! * **Must not know** how that is told.
 //!
 //! ```text
-//!  letter   a file in the process's /tmp with what it is to do; the answer comes back in it
-//!  remote   3.14 and later: the interpreter is told of it by the means that it has for that (PEP 768)
-//!  inject   before: a call of PyRun_SimpleString is put into its queue of pending calls, only if asked for
+//!  request_file   a file in the process's /tmp with what it is to do; the answer comes back in it
+//!  remote         the interpreter is told of that file by the means that it has for that (PEP 768, CPython 3.14)
 //! ```
 //!
 //! Whatever goes wrong, the file decides: either the process has taken it away, then it does what it says and answers, or
-//! we have, then it never will. So no request is left behind, and none is told wrongly.
+//! we have, then it never will. So no request is left behind, and none is reported wrongly.
 
 #![forbid(unsafe_code)]
 
 mod as_user;
 mod error;
 mod faults;
-mod inject;
 mod interpreter;
-mod letter;
 mod memory;
-mod package;
 mod remote;
-mod ring;
+mod request_file;
 mod script;
-mod stopped;
-mod unused;
 
 use std::{
     fmt, io,
@@ -38,21 +32,17 @@ use std::{
 };
 
 pub use error::ActivateError;
-pub use ring::Refused;
-pub use stopped::NotStopped;
 
 use self::{
-    inject::Injection,
     interpreter::Found,
-    letter::{Directory, Holder, Letter},
     memory::ProcessMemory,
-    package::Package,
     remote::{NotAsked, Remote},
+    request_file::{Directory, Holder, RequestFile},
     script::Answer,
 };
 use crate::{
     model::Pid,
-    process::{Mapping, Target, inspect, read_executable_mappings},
+    process::{Halt, Mapping, Target, halt_of, inspect, read_executable_mappings},
 };
 
 /// How long a process that has taken a request out of its memory may take to take the file, too. Most do within a
@@ -67,8 +57,7 @@ const EXIT_TIME: Duration = Duration::from_secs(5);
 /// Time between two reminders.
 const REMIND_EVERY: Duration = Duration::from_millis(100);
 
-/// The first CPython with trampolines of its own, and the first that takes requests.
-const OWN_SINCE: (u8, u8) = (3, 12);
+/// The first CPython that takes requests.
 const REQUESTS_SINCE: (u8, u8) = (3, 14);
 /// The first that can have trampolines at all.
 const SINCE: (u8, u8) = (3, 9);
@@ -89,8 +78,6 @@ pub struct Order {
     pub pid: Pid,
     /// On or off.
     pub switch: Switch,
-    /// Before 3.14: a call may be put into the interpreter's memory.
-    pub unsafe_inject: bool,
     /// How long the process may take to come back to Python code.
     pub timeout: Duration,
 }
@@ -108,8 +95,6 @@ pub struct Outcome {
     pub map: PathBuf,
     /// The perf map, as the process calls it.
     pub map_there: String,
-    /// Trampolines that the process has loaded, as we find them. They stay there.
-    pub folder: Option<PathBuf>,
     /// They cannot be switched on again in this process once they are off.
     pub only_once: bool,
 }
@@ -160,21 +145,18 @@ impl Ready {
         if version < SINCE {
             return Err(ActivateError::TooOld { pid, version });
         }
-        if version < REQUESTS_SINCE && !order.unsafe_inject {
-            return Err(ActivateError::NeedsInjection { pid, version });
+        if version < REQUESTS_SINCE {
+            return Err(ActivateError::TakesNoRequests { pid, version });
         }
         if target.first_thread_has_ended {
             return Err(ActivateError::NoFirstThread { pid });
         }
-        if stopped::is_halted(pid) {
+        if let Some(Halt::Stopped | Halt::FrozenAndStopped(_)) = halt_of(pid) {
             return Err(ActivateError::Halted { pid });
         }
         let memory = ProcessMemory::open(pid)
             .map_err(|source| ActivateError::NotPermitted { pid, source })?;
         let found = Found::look_for(pid, &mappings, &python, &memory)?;
-        if found.free_threaded && version < REQUESTS_SINCE {
-            return Err(ActivateError::FreeThreaded { pid, version });
-        }
         let version = found.version;
         let switch = order.switch;
         if faults::is_fatal(version, switch, || false) {
@@ -185,11 +167,6 @@ impl Ready {
             });
         }
         Ok((mappings, memory, found))
-    }
-
-    /// It takes no requests: a call is going to be put into its memory.
-    pub fn injects(&self) -> bool {
-        self.version().minor() < REQUESTS_SINCE
     }
 
     /// Its CPython.
@@ -222,28 +199,19 @@ impl Ready {
     }
 
     fn carry_out_while_alive(&self, gives_up: &dyn Fn() -> bool) -> Result<Outcome, ActivateError> {
-        let pid = self.order.pid;
-        let package = self.package()?;
-        let folder = package.as_ref().map(Package::path);
-        let is_fatal = faults::is_fatal(self.version(), self.order.switch, || {
+        let Order { pid, switch, .. } = self.order;
+        let would_crash = faults::is_fatal(self.version(), switch, || {
             faults::has_trampolines(&self.memory, &self.mappings)
         });
-        let letter = Letter::write(
-            Directory::of(&self.target)?,
-            script::Request {
-                switch: self.order.switch,
-                folder: folder.as_deref(),
-                would_crash: is_fatal,
-            },
-        )
-        .map_err(|source| self.no_place(source))?;
-        let answer = if self.injects() {
-            self.inject(&letter, gives_up)?
-        } else {
-            self.request(&letter, gives_up)?
+        let request = script::Request {
+            switch,
+            would_crash,
         };
-        let switch = self.order.switch;
-        let folder = match answer {
+        let file = RequestFile::write(Directory::of(&self.target)?, request)
+            .map_err(|source| self.no_place(source))?;
+        let was_so = match self.request(&file, gives_up)? {
+            Answer::Done => false,
+            Answer::Already => true,
             Answer::Failed(reason) => {
                 return Err(ActivateError::Failed {
                     pid,
@@ -258,19 +226,12 @@ impl Ready {
                     switch,
                 });
             }
-            Answer::DoneWithFolder => package.map(|package| {
-                let path = self.here(&package.path());
-                package.stay();
-                path
-            }),
-            Answer::Done | Answer::Already => None,
         };
         let map_there = format!("/tmp/perf-{}.map", self.target.ns_pid);
         Ok(Outcome {
-            was_so: answer == Answer::Already,
+            was_so,
             map: self.here(&map_there),
             map_there,
-            folder,
             only_once: faults::is_fatal(self.version(), Switch::On, || true),
         })
     }
@@ -294,32 +255,9 @@ impl Ready {
         ActivateError::NoPlace { path, source }
     }
 
-    /// Trampolines for a CPython that has none.
-    fn package(&self) -> Result<Option<Package>, ActivateError> {
-        let is_needed = self.version().minor() < OWN_SINCE && self.order.switch == Switch::On;
-        let write =
-            || Package::write(Directory::of(&self.target)?).map_err(|err| self.no_place(err));
-        is_needed.then(write).transpose()
-    }
-
-    fn inject(
-        &self,
-        letter: &Letter,
-        gives_up: &dyn Fn() -> bool,
-    ) -> Result<Answer, ActivateError> {
-        let injection = Injection::plan(&self.target, &self.memory, &self.mappings, &self.found)?;
-        injection.put(&script::loader(&letter.path()))?;
-        let answer = self.wait(letter, &injection, gives_up);
-        // The source was read before it ran (`PyRun_SimpleStringFlags`, Python/pythonrun.c).
-        if answer.is_ok() {
-            injection.clean();
-        }
-        answer
-    }
-
     fn request(
         &self,
-        letter: &Letter,
+        file: &RequestFile,
         gives_up: &dyn Fn() -> bool,
     ) -> Result<Answer, ActivateError> {
         let pid = self.order.pid;
@@ -336,15 +274,15 @@ impl Ready {
         };
         let remote =
             Remote::of(&self.memory, self.found.state, thread, support).map_err(refused)?;
-        remote.ask(&letter.path()).map_err(refused)?;
-        self.wait(letter, &remote, gives_up)
+        remote.ask(&file.path()).map_err(refused)?;
+        self.wait(file, &remote, gives_up)
     }
 
-    /// Waits until the process has taken the letter, and for its answer.
+    /// Waits until the process has taken the file, and for its answer.
     fn wait(
         &self,
-        letter: &Letter,
-        request: &dyn Request,
+        file: &RequestFile,
+        remote: &Remote<'_>,
         gives_up: &dyn Fn() -> bool,
     ) -> Result<Answer, ActivateError> {
         let Order {
@@ -354,16 +292,16 @@ impl Ready {
             ..
         } = self.order;
         let alive = || self.target.is_alive();
-        let Err(no_answer) = self.wait_until_taken(letter, request, gives_up) else {
-            return letter.wait_for_answer(alive).ok_or_else(|| self.silent());
+        let Err(no_answer) = self.wait_until_taken(file, remote, gives_up) else {
+            return file.wait_for_answer(alive).ok_or_else(|| self.silent());
         };
         if !alive() {
             return Err(ActivateError::Gone { pid });
         }
-        request.withdraw();
+        remote.withdraw();
         sleep(WITHDRAW_GRACE);
-        match letter.take_back() {
-            Ok(Holder::Process) => letter.wait_for_answer(alive).ok_or_else(|| self.silent()),
+        match file.take_back() {
+            Ok(Holder::Process) => file.wait_for_answer(alive).ok_or_else(|| self.silent()),
             Err(source) => Err(self.no_place(source)),
             Ok(Holder::Nobody) => Err(match no_answer {
                 NoAnswer::GaveUp => ActivateError::Interrupted { pid },
@@ -372,7 +310,6 @@ impl Ready {
                     pid,
                     switch,
                     waited_s: timeout.as_secs().max(1),
-                    main_thread: !(OWN_SINCE..REQUESTS_SINCE).contains(&self.version().minor()),
                 },
             }),
         }
@@ -380,14 +317,14 @@ impl Ready {
 
     fn wait_until_taken(
         &self,
-        letter: &Letter,
-        request: &dyn Request,
+        file: &RequestFile,
+        remote: &Remote<'_>,
         gives_up: &dyn Fn() -> bool,
     ) -> Result<(), NoAnswer> {
         let begun = Instant::now();
         let mut reminded = begun;
         let mut unread_since = None;
-        while letter.holder() == Holder::Nobody {
+        while file.holder() == Holder::Nobody {
             let now = Instant::now();
             if gives_up() {
                 return Err(NoAnswer::GaveUp);
@@ -395,13 +332,13 @@ impl Ready {
             if now - begun > self.order.timeout || !self.target.is_alive() {
                 return Err(NoAnswer::Late);
             }
-            if request.is_waiting() {
+            if remote.is_waiting() {
                 unread_since = None;
             } else if now - *unread_since.get_or_insert(now) > UNREAD_PATIENCE {
                 return Err(NoAnswer::Unread);
             }
-            if now - reminded > REMIND_EVERY {
-                request.remind();
+            if now - reminded > REMIND_EVERY && remote.is_waiting() {
+                remote.remind();
                 reminded = now;
             }
             sleep(LOOK_EVERY);
@@ -441,46 +378,6 @@ enum NoAnswer {
     GaveUp,
     Late,
     Unread,
-}
-
-/// A way to have a process look at a letter.
-trait Request {
-    /// The process has not noticed yet.
-    fn is_waiting(&self) -> bool;
-    /// Draws its attention once more.
-    fn remind(&self);
-    /// Has it notice nothing any more.
-    fn withdraw(&self);
-}
-
-impl Request for Injection<'_> {
-    fn is_waiting(&self) -> bool {
-        Injection::is_waiting(self)
-    }
-
-    fn remind(&self) {
-        Injection::remind(self);
-    }
-
-    fn withdraw(&self) {
-        Injection::withdraw(self);
-    }
-}
-
-impl Request for Remote<'_> {
-    fn is_waiting(&self) -> bool {
-        Remote::is_waiting(self)
-    }
-
-    fn remind(&self) {
-        if Remote::is_waiting(self) {
-            Remote::remind(self);
-        }
-    }
-
-    fn withdraw(&self) {
-        Remote::withdraw(self);
-    }
 }
 
 impl Version {

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &ActivateArgs) -> anyhow::Result<u8> {
     let kept = privilege::needed_to_activate(privilege::held()?);
     privilege::keep_only(kept).context("cannot give up the rights that are not needed")?;
     let ready = Ready::check(order)?;
-    for warning in warnings(&ready) {
+    if let Some(warning) = warning(&ready) {
         // The work is done without anybody who reads it.
         let _ = writeln!(io::stderr(), "warning: {warning}");
     }
@@ -54,7 +54,6 @@ fn order(args: &ActivateArgs) -> Result<Order, clap::Error> {
     Ok(Order {
         pid: Pid(args.pid),
         switch: if args.off { Switch::Off } else { Switch::On },
-        unsafe_inject: args.unsafe_inject,
         timeout,
     })
 }
@@ -81,23 +80,15 @@ fn carry_out(ready: Ready) -> anyhow::Result<Outcome> {
 }
 
 /// What is going to be risked.
-fn warnings(ready: &Ready) -> Vec<String> {
+fn warning(ready: &Ready) -> Option<String> {
     let pid = ready.target().pid;
     let version = ready.version();
-    let mut warnings = Vec::new();
-    if ready.injects() {
-        warnings.push(format!(
-            "all threads of process {pid} are stopped for a moment, and a call is put into the memory of its CPython \
-             {version}; a build that differs from what is known, and that no check notices, may crash"
-        ));
-    }
-    if ready.is_free_threaded() {
-        warnings.push(format!(
+    ready.is_free_threaded().then(|| {
+        format!(
             "CPython {version} of process {pid} is free-threaded, where trampolines are known to race (cpython issue \
              152330)"
-        ));
-    }
-    warnings
+        )
+    })
 }
 
 /// What was done, and what to do with it.
@@ -124,22 +115,11 @@ fn told(order: &Order, outcome: &Outcome, process: &str) -> String {
                 "functions that are running get one when they are called again, the main module never; calls take longer"
                     .to_owned(),
             );
-            if let Some(folder) = &outcome.folder {
-                let folder = visible(&folder.to_string_lossy());
-                lines.push(format!(
-                    "they are loaded from {folder}: remove that when the process has ended"
-                ));
-            }
             lines.push(format!(
                 "record with them:  sudo pyprof-bpf --pid {pid} --python-from perf-map"
             ));
             lines.push(format!(
-                "switch them off:   sudo pyprof-bpf activate --pid {pid} --off{}",
-                if order.unsafe_inject {
-                    " --unsafe-inject"
-                } else {
-                    ""
-                }
+                "switch them off:   sudo pyprof-bpf activate --pid {pid} --off"
             ));
         }
         Switch::Off => {
@@ -170,7 +150,6 @@ mod tests {
     const ORDER: Order = Order {
         pid: Pid(42),
         switch: Switch::On,
-        unsafe_inject: false,
         timeout: Duration::from_secs(10),
     };
 
@@ -179,7 +158,6 @@ mod tests {
             was_so: false,
             map: PathBuf::from(map),
             map_there: "/tmp/perf-2.map".to_owned(),
-            folder: None,
             only_once: false,
         }
     }
@@ -216,27 +194,17 @@ switch them off:   sudo pyprof-bpf activate --pid 42 --off
 
     #[test]
     fn the_switch_and_what_stays_are_told() {
-        let order = Order {
-            unsafe_inject: true,
-            ..ORDER
-        };
         let outcome = Outcome {
             was_so: true,
-            folder: Some(PathBuf::from("/tmp/pyprof-activate-0")),
             only_once: true,
             ..outcome("/tmp/perf-2.map")
         };
-        let text = told(&order, &outcome, "x");
+        let text = told(&ORDER, &outcome, "x");
         assert!(text.starts_with("trampolines were already on"), "{text}");
-        assert!(text.contains("--off --unsafe-inject\n"), "{text}");
-        assert!(
-            text.contains("/tmp/pyprof-activate-0: remove that"),
-            "{text}"
-        );
         assert!(text.contains("cannot be switched on again"), "{text}");
         let off = Order {
             switch: Switch::Off,
-            ..order
+            ..ORDER
         };
         let text = told(&off, &outcome, "x");
         assert!(text.starts_with("trampolines were already off"), "{text}");

@@ -54,7 +54,7 @@ pub(crate) enum Command {
     ///
     /// Recording does not need this: it reads the frames of the interpreter. It is for other tools, which find Python
     /// functions by /tmp/perf-PID.map alone, and is `sys.activate_stack_trampoline("perf")` in a process that cannot be
-    /// restarted with `python -X perf`.
+    /// restarted with `python -X perf`. CPython 3.14 and later take such requests from outside (PEP 768), earlier ones do not.
     #[command(after_help = help::ACTIVATE_EXAMPLES, after_long_help = help::AFTER_ACTIVATE_HELP)]
     Activate(ActivateArgs),
     /// Print the completion script for a shell
@@ -89,20 +89,9 @@ pub(crate) struct ActivateArgs {
     #[arg(long)]
     pub(crate) off: bool,
 
-    /// Also in CPython 3.9 to 3.13, by a call that is put into its memory: it may crash the process
-    ///
-    /// CPython 3.14 and later take requests from outside (PEP 768), and get one. The earlier ones do not: with this option,
-    /// all threads of the process are stopped for a moment by ptrace, and a call of PyRun_SimpleString is put into the
-    /// interpreter's queue of pending calls, at a place that is known by version and looked at first. Nothing is done where
-    /// anything there is not as it should be. What is wrong all the same may crash the process, and a system call that it
-    /// waits in may be interrupted (EINTR). Up to 3.11 only the main thread makes such calls, while it runs Python code;
-    /// these versions load trampolines from a folder that stays in the process's /tmp.
-    #[arg(long)]
-    pub(crate) unsafe_inject: bool,
-
     /// Give up after this long: 10, 2.5s, 500ms, 2m or 1h
     ///
-    /// The process does it when a thread comes back to Python code from C code or from waiting. When the time is over, the
+    /// The process does it when its main thread comes back to Python code from C code or from waiting. When the time is over, the
     /// request is withdrawn.
     #[arg(long, value_name = "SECONDS", default_value = super::activate::DEFAULT_TIMEOUT, allow_negative_numbers = true)]
     pub(crate) timeout: String,

@@ -74,9 +74,8 @@ Examples:
 pub(crate) const AFTER_ACTIVATE_HELP: &str = "\
 The process is asked to run a few lines of Python, out of a file in its own /tmp that it removes. Functions
 that are called from then on get trampolines; those that are running do when they are called again, and the
-main module never does. Calls take longer meanwhile, up to twice as long on CPython 3.12 and later, and
-recursion needs C stack: CPython 3.12 raises RecursionError some 750 calls deep. Some versions of CPython
-crash when trampolines are switched on a second time, which is refused.
+main module never does. Calls take up to twice as long meanwhile. Some versions of CPython crash when
+trampolines are switched on a second time, which is refused.
 
 Exit status:
   0    done, or it was so already
@@ -86,8 +85,7 @@ Exit status:
 
 Examples:
   sudo pyprof-bpf activate --pid 4242                 perf trampolines on, in CPython 3.14 and later
-  sudo pyprof-bpf activate --pid 4242 --off           and off again
-  sudo pyprof-bpf activate --pid 4242 --unsafe-inject also in 3.9 to 3.13, at a risk for the process";
+  sudo pyprof-bpf activate --pid 4242 --off           and off again";
 
 /// Usage line of `record`.
 pub(crate) const RECORD_USAGE: &str = "\

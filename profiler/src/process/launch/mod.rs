@@ -37,7 +37,7 @@ use tokio::io::{AsyncReadExt as _, Interest, unix::AsyncFd};
 pub use caller::{Caller, sudo_caller};
 pub use error::LaunchError;
 pub use helper::exec_when_ready;
-pub use trampolines::{NoPlace, TrampolineFolder, package_files};
+pub use trampolines::{NoPlace, TrampolineFolder};
 
 use crate::model::Pid;
 use trampolines::PYTHON_PATH;

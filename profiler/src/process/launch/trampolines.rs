@@ -67,15 +67,6 @@ const FILES: [Content; 4] = [
     ),
 ];
 
-/// The files of the package `pyprof_trampoline`, by their names in its folder.
-pub fn package_files() -> impl Iterator<Item = Content> {
-    let of_package = |(name, content): Content| {
-        let name = name.strip_prefix(PACKAGE)?.strip_prefix('/')?;
-        Some((name, content))
-    };
-    FILES.into_iter().filter_map(of_package)
-}
-
 /// A folder with trampolines for a command and its children, removed when this is dropped. Pythons that run keep what
 /// they have loaded; those that start later get no names.
 ///

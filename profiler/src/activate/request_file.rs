@@ -39,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A file that waits for a process. Removed when this is dropped, unless the process did.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct RequestFile {
     directory: Directory,
     name: String,
     file: File,
@@ -100,9 +100,9 @@ impl Directory {
     }
 }
 
-impl Letter {
+impl RequestFile {
     /// Writes what the process is to do.
-    pub(super) fn write(directory: Directory, request: Request<'_>) -> io::Result<Self> {
+    pub(super) fn write(directory: Directory, request: Request) -> io::Result<Self> {
         let name = Directory::new_name();
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -110,20 +110,20 @@ impl Letter {
         let file = as_user(directory.ids, || {
             Ok(openat(&directory.fd, &*name, flags, own)?)
         })?;
-        let letter = Self {
+        let written = Self {
             directory,
             name,
             file: File::from(file),
         };
-        let text = request.text(&letter.path());
-        as_user(letter.directory.ids, || {
+        let text = request.text(&written.path());
+        as_user(written.directory.ids, || {
             // Whatever the umask.
-            letter
+            written
                 .file
                 .set_permissions(Permissions::from_mode(own.bits()))?;
-            letter.file.write_all_at(text.as_bytes(), 0)
+            written.file.write_all_at(text.as_bytes(), 0)
         })?;
-        Ok(letter)
+        Ok(written)
     }
 
     /// Its path, as the process calls it.
@@ -172,7 +172,7 @@ impl Letter {
     }
 }
 
-impl Drop for Letter {
+impl Drop for RequestFile {
     fn drop(&mut self) {
         // What cannot be removed is a file for its user's eyes only, and there is nobody to tell.
         let _ = self.take_back();
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::activate::Switch;
 
-    fn letter(folder: &tempfile::TempDir) -> Letter {
+    fn request_file(folder: &tempfile::TempDir) -> RequestFile {
         let fd = openat(
             CWD,
             folder.path(),
@@ -200,31 +200,30 @@ mod tests {
         };
         let request = Request {
             switch: Switch::On,
-            folder: None,
             would_crash: false,
         };
-        Letter::write(directory, request).expect("it is written")
+        RequestFile::write(directory, request).expect("it is written")
     }
 
     #[test]
     fn only_its_user_may_read_it_and_it_is_gone_afterwards() {
         let folder = tempfile::tempdir().expect("a folder");
-        let letter = letter(&folder);
-        let about = fs::metadata(folder.path().join(&letter.name)).expect("it lies there");
+        let written = request_file(&folder);
+        let about = fs::metadata(folder.path().join(&written.name)).expect("it lies there");
         assert_eq!(about.mode() & 0o7777, 0o600);
-        assert_eq!(letter.holder(), Holder::Nobody);
-        drop(letter);
+        assert_eq!(written.holder(), Holder::Nobody);
+        drop(written);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
 
     #[test]
     fn only_one_side_gets_it() {
         let folder = tempfile::tempdir().expect("a folder");
-        let back = letter(&folder);
+        let back = request_file(&folder);
         assert_eq!(back.take_back().expect("it lies there"), Holder::Nobody);
         assert_eq!(back.take_back().expect("it does not"), Holder::Process);
 
-        let taken = letter(&folder);
+        let taken = request_file(&folder);
         fs::remove_file(folder.path().join(&taken.name)).expect("it lies there");
         assert_eq!(taken.holder(), Holder::Process);
         assert_eq!(taken.take_back().expect("it does not"), Holder::Process);
