@@ -49,6 +49,11 @@ impl Registry {
         tracked.any(|entry| entry.is_young(now) && entry.is_python_starting())
     }
 
+    /// Something about a process must be read.
+    pub fn is_any_stale(&self) -> bool {
+        !self.stale.is_empty() || !self.urgent.is_empty()
+    }
+
     /// The frames of an interpreter could not be read yet, and are to be looked for again.
     pub fn has_unread_interpreter(&self) -> bool {
         let mut tracked = self.tracked.values();

@@ -85,6 +85,8 @@ pub struct Engine {
     is_python_starting: bool,
     /// The last tick has left records in the ring.
     has_more: bool,
+    /// The last tick has got walks that were finished in user space: more of them may follow.
+    has_finished: bool,
     /// Events of processes that were lost so far.
     events_lost: u64,
     /// Threads whose state the BPF program could not remember so far.
@@ -205,6 +207,7 @@ impl Engine {
             has_young: false,
             is_python_starting: false,
             has_more: false,
+            has_finished: false,
             events_lost: 0,
             threads_refused: 0,
             following,
@@ -212,6 +215,16 @@ impl Engine {
             children: Children::default(),
             buffers: Buffers::new(),
         })
+    }
+
+    /// Nothing but samples is waiting: the next tick has time.
+    pub fn is_quiet(&self) -> bool {
+        self.is_watched
+            && !self.any_map_changed
+            && self.changed_maps.is_empty()
+            && !self.has_finished
+            && self.buffers.unfinished.is_empty()
+            && !self.registry.is_any_stale()
     }
 
     /// A descriptor that becomes readable when many samples are waiting, or some that should not wait: then
@@ -297,10 +310,9 @@ impl Engine {
     }
 
     /// Takes in what happened and the samples in between, then what is new of processes, then names. To be called about ten
-    /// times a second. Returns true when records are left for another tick.
+    /// times a second, and four times while the engine is [quiet](Self::is_quiet). Returns true when records are left for another tick.
     pub fn tick(&mut self) -> bool {
         let (began, begun) = (Instant::now(), thread_time());
-        self.registry.note_cpu_time();
         let more = self.drain();
         self.follow();
         if !self.buffers.unfinished.is_empty() {
@@ -310,6 +322,7 @@ impl Engine {
         for stack in &finished {
             self.add_finished(stack);
         }
+        self.has_finished = !finished.is_empty();
         let (registry, mut stages) = self.registry_and_stages();
         registry.catch_up(&mut stages);
         let changed = std::mem::take(&mut self.changed_maps);
@@ -505,6 +518,7 @@ impl Engine {
             self.builder.forget_threads();
         }
         let (registry, mut stages) = self.registry_and_stages();
+        registry.note_cpu_time();
         if lost > lost_before {
             registry.find_changes(&mut stages);
         }

@@ -13,8 +13,7 @@ use std::{
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
-    task::yield_now,
-    time::{MissedTickBehavior, interval},
+    time::sleep_until,
 };
 
 use super::{
@@ -25,14 +24,17 @@ use crate::symbols::{
     perf_map::{ChangedMaps, PerfMapWatch},
 };
 
-/// Samples are drained at least this often.
-const TICK: Duration = Duration::from_millis(100);
+/// Samples are drained at least this often. A tick costs 0.2 ms, whatever it finds: most of that is memory that is not in the
+/// caches any more.
+const TICK: Duration = Duration::from_millis(250);
+/// The same while more than samples is waiting: walks to be finished, mappings to be read, perf maps.
+const TICK_WITH_WORK: Duration = Duration::from_millis(100);
 /// The same while a process is in its first moments.
 const TICK_OF_YOUNG: Duration = Duration::from_millis(10);
 /// The same while a Python is starting.
 const TICK_OF_STARTING: Duration = Duration::from_millis(2);
-/// The status line, and what [`Engine::slow_tick`] looks at, come with every so many ticks.
-const SLOW_TICKS: u32 = 5;
+/// The status line, and what [`Engine::slow_tick`] looks at, come this often.
+const SLOW_TICK: Duration = Duration::from_millis(500);
 /// Progress is not reported again for this number of times as long as the last report took.
 const PROGRESS_REST: u32 = 200;
 
@@ -51,19 +53,18 @@ pub(super) async fn record_until(
         readable(engine.filled()?).map_err(SessionError::system("watching the sample buffer"))?;
     let mut exits = exits(&engine)?;
     let mut perf_maps = engine.watch_perf_maps();
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut ticks_of_young = interval(TICK_OF_YOUNG);
-    ticks_of_young.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut ticks_of_starting = interval(TICK_OF_STARTING);
-    ticks_of_starting.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut count = 0;
+    let mut last_tick = began;
+    let mut next_slow_tick = began + SLOW_TICK;
     let mut next_progress = Duration::ZERO;
+    engine.tick();
     let reason = loop {
         // Looked at in each round, whatever else there is to do.
-        if let Some(reason) = stop.due(Instant::now()) {
+        let now = Instant::now();
+        if let Some(reason) = stop.due(now) {
             break reason;
         }
+        // One timer for all: each that is set or runs out costs a wake-up.
+        let next_tick = last_tick + time_to_next_tick(&engine);
         tokio::select! {
             () = stop.wait() => {}
             () = any_exit(&mut exits) => {
@@ -78,14 +79,12 @@ pub(super) async fn record_until(
                 }
             }
             () = filled(&ring) => engine.take_samples(),
-            () = yield_now(), if engine.has_more() => { engine.tick(); }
-            _ = ticks_of_young.tick(), if engine.has_young() => { engine.tick(); }
-            _ = ticks_of_starting.tick(), if engine.is_python_starting() => { engine.tick(); }
-            _ = ticks.tick() => {
+            () = sleep_until(next_tick.into()) => {
                 engine.tick();
-                count += 1;
-                if count % SLOW_TICKS == 0 {
+                last_tick = Instant::now();
+                if last_tick >= next_slow_tick {
                     engine.slow_tick();
+                    next_slow_tick = last_tick + SLOW_TICK;
                     let elapsed = began.elapsed();
                     // The hottest function is looked for in all stacks: the more of them there are, the less often.
                     if progress.receiver_count() > 0 && elapsed >= next_progress {
@@ -98,6 +97,21 @@ pub(super) async fn record_until(
         }
     };
     Ok(engine.stop(reason))
+}
+
+/// From the end of one tick to the begin of the next.
+fn time_to_next_tick(engine: &Engine) -> Duration {
+    if engine.has_more() {
+        Duration::ZERO
+    } else if engine.is_python_starting() {
+        TICK_OF_STARTING
+    } else if engine.has_young() {
+        TICK_OF_YOUNG
+    } else if !engine.is_quiet() {
+        TICK_WITH_WORK
+    } else {
+        TICK
+    }
 }
 
 fn progress_of(engine: &Engine, settings: &RecordSettings, elapsed: Duration) -> Progress {
