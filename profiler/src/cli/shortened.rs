@@ -22,7 +22,7 @@ fn lines(format: Format, shortened: &Shortened) -> Vec<String> {
         lines.push(match format {
             Format::Svg => format!(
                 "the picture shows {frames} frames; {merged} smaller ones are merged into `…`, in which {share} of the \
-                 samples end: folded stacks (-f folded) have them all"
+                 samples end: folded stacks (-f folded) have room for more"
             ),
             Format::Folded => format!(
                 "the folded stacks have {frames} frames; {merged} rarer ones are merged into `[merged]`, in which {share} \
@@ -72,7 +72,7 @@ mod tests {
             [
                 "wrote x.svg",
                 "the picture shows 10,000 frames; 548,000 smaller ones are merged into `…`, in which 25.0 % of the \
-                 samples end: folded stacks (-f folded) have them all",
+                 samples end: folded stacks (-f folded) have room for more",
                 "97 names of functions are cut in the folded stacks: lines would be too long",
                 "1 sample"
             ]

@@ -313,7 +313,7 @@ fn notes(profile: &Profile, options: &OutputOptions, shortened: &Shortened) -> V
     if shortened.merged > 0 {
         notes.push(format!(
             "The picture shows {} frames; {} smaller ones are merged into frames called …, in which {:.1} % of the \
-             samples end. A search does not find them. Folded stacks (--format folded) have them all.",
+             samples end. A search does not find them. Folded stacks (--format folded) have room for more.",
             grouped(shortened.frames),
             grouped(shortened.merged),
             100.0 * shortened.merged_share

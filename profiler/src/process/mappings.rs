@@ -4,6 +4,7 @@
 //! opens none of the files named: that is [`super::open_mapped`]'s job.
 
 use std::{
+    cmp::Reverse,
     ffi::OsStr,
     fs::File,
     io::{self, BufRead, BufReader},
@@ -194,12 +195,33 @@ impl MappingKind {
 /// The mappings that were asked for, and what was left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParsedMappings {
-    /// In the order of the file: by address, unless the process changed its mappings while they were read.
+    /// In the order of the file: by address, unless the process changed its mappings while they were read. At most
+    /// [`MAPPINGS_MAX`], the largest.
     pub mappings: Vec<Mapping>,
     /// Mappings dropped for [`MAPPINGS_MAX`] or [`PATH_BYTES_MAX`].
     pub left_out: u32,
     /// Lines that are not in the format of proc(5).
     pub malformed: u32,
+}
+
+impl ParsedMappings {
+    /// Of more mappings than that the largest are kept, those of files before others: an interpreter and its libraries have
+    /// large ones, and generated code often has thousands of small ones.
+    pub fn keep_largest(&mut self, count: usize) {
+        let Some(more) = self.mappings.len().checked_sub(count).filter(|&it| it > 0) else {
+            return;
+        };
+        self.left_out = self
+            .left_out
+            .saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
+        if count > 0 {
+            let size = |mapping: &Mapping| mapping.end.0.saturating_sub(mapping.begin.0);
+            let rank = |mapping: &Mapping| (Reverse(size(mapping)), !mapping.is_of_file());
+            self.mappings.select_nth_unstable_by_key(count - 1, rank);
+        }
+        self.mappings.truncate(count);
+        self.mappings.sort_unstable_by_key(|mapping| mapping.begin);
+    }
 }
 
 /// Reads the executable mappings of a process.
@@ -249,6 +271,7 @@ pub fn parse_mappings(
         line.clear();
         let complete = read_line(&mut text, &mut line)?;
         if line.is_empty() && complete == Line::End {
+            parsed.keep_largest(MAPPINGS_MAX);
             return Ok(parsed);
         }
         let Some(mut mapping) = (complete != Line::TooLong)
@@ -269,11 +292,14 @@ pub fn parse_mappings(
             continue;
         }
         share_path(&mut mapping, parsed.mappings.last(), &mut path_bytes);
-        if parsed.mappings.len() >= MAPPINGS_MAX || path_bytes > PATH_BYTES_MAX {
+        if path_bytes > PATH_BYTES_MAX {
             parsed.left_out = parsed.left_out.saturating_add(1);
             continue;
         }
         parsed.mappings.push(mapping);
+        if parsed.mappings.len() >= 2 * MAPPINGS_MAX {
+            parsed.keep_largest(MAPPINGS_MAX);
+        }
     }
 }
 

@@ -125,6 +125,26 @@ fn more_mappings_than_the_cap_are_left_out_and_counted() {
 }
 
 #[test]
+fn of_too_many_mappings_the_largest_stay() {
+    let small = |i: usize, path: &str| {
+        let begin = 0x1000 + i * 0x2000;
+        format!("{begin:x}-{:x} r-xp 0 08:01 1 {path}\n", begin + 0x1000)
+    };
+    let mut text: String = (0..3 * MAPPINGS_MAX).map(|i| small(i, "")).collect();
+    text += "7f0000000000-7f0000300000 r-xp 0 08:01 2 /lib/libpython3.12.so.1.0\n";
+    text += &small(1 << 32, "/small.so");
+    let parsed = executable(text.as_bytes());
+    assert_eq!(parsed.mappings.len(), MAPPINGS_MAX);
+    assert_eq!(parsed.left_out as usize, 2 * MAPPINGS_MAX + 2);
+    let paths: Vec<_> = parsed.mappings.iter().filter_map(Mapping::path).collect();
+    assert_eq!(
+        paths,
+        ["/small.so", "/lib/libpython3.12.so.1.0"].map(Path::new)
+    );
+    assert!(parsed.mappings.is_sorted_by_key(|mapping| mapping.begin));
+}
+
+#[test]
 fn names_longer_than_the_budget_together_are_left_out() {
     let text = (0..2000)
         .map(|i| {

@@ -16,7 +16,7 @@ pub enum View {
     /// | extension modules and libraries, below the outermost Python function | all, also between two Python functions: a Cython function that calls back into Python has the samples of its callees |
     /// | the same, above it | none: a program that embeds Python, or what starts a thread |
     /// | the interpreter | none: its work belongs to the function that it works for |
-    /// | the C library, dynamic loader, vDSO, replacements of `malloc` | the innermost function of the stack, if an extension or library below the innermost Python function called it; what the interpreter calls for itself is a part of it |
+    /// | the C library, dynamic loader, vDSO, replacements of `malloc` | the innermost function of the stack, if an extension or library below the innermost Python function called it; what the interpreter calls, for a Python function or for an extension, is a part of the interpreter |
     ///
     /// Of a stack without Python frames (a worker thread of a native library, the start of the interpreter) all compiled
     /// code is shown; of the interpreter's functions that call each other only the outermost, unless there are no Python
@@ -168,9 +168,15 @@ fn fold(view: View, frames: &mut Vec<ViewFrame<'_>>, roots: usize, has_python: b
             let leaf = frames
                 .iter()
                 .rposition(|frame| kind(frame) != Some(FrameKind::Kernel));
-            let called_by_extension = frames[innermost..]
+            let caller_of_c_library = frames[innermost..]
                 .iter()
-                .any(|frame| matches!(kind(frame), Some(FrameKind::Native | FrameKind::Jit)));
+                .rev()
+                .map(kind)
+                .find(|kind| !matches!(kind, Some(FrameKind::Kernel | FrameKind::CLibrary)));
+            let called_by_extension = matches!(
+                caller_of_c_library,
+                Some(Some(FrameKind::Native | FrameKind::Jit))
+            );
             let mut next = 0;
             frames.retain(|frame| {
                 let index = next;
@@ -302,7 +308,7 @@ mod tests {
             ),
             (
                 &[interpreter("PyDict_New"), c_library("malloc")],
-                "main > hot > malloc",
+                "main > hot",
             ),
             (
                 &[c_library("qsort"), native("compare", "m.cpython-312.so")],

@@ -410,11 +410,14 @@ impl Registry {
     pub fn revisit(&mut self, emit: &mut dyn Emit) {
         let mut due = Vec::new();
         let mut gone = Vec::new();
+        let mut others = Vec::new();
         let now = self.host.now();
         for (&pid, entry) in &self.tracked {
             match &entry.target {
                 Some(target) if target.is_alive() => {
-                    if entry.is_due(now) {
+                    if entry.differs_for_long(now) {
+                        others.push(pid);
+                    } else if entry.is_due(now) {
                         due.push(pid);
                     }
                 }
@@ -429,6 +432,9 @@ impl Registry {
         for pid in gone {
             self.check_if_gone(pid, emit);
         }
+        for pid in others {
+            self.find_change(pid, emit);
+        }
         self.read_new_titles();
         if now.saturating_duration_since(self.selected) >= SELECT_AGAIN {
             self.select_newcomers(emit);
@@ -438,15 +444,19 @@ impl Registry {
     /// Events were lost: finds out which processes have exited, or run another program.
     pub fn find_changes(&mut self, emit: &mut dyn Emit) {
         for pid in self.pids() {
-            let Some(entry) = self.tracked.get(&pid) else {
-                continue;
-            };
-            if entry.target.as_ref().is_some_and(|it| !it.is_alive()) {
-                self.exited(pid, None, emit);
-            } else if !entry.runs_same_program(pid, &*self.host) {
-                let (now, stack) = (self.host.since_boot(), self.host.stack_of(pid));
-                self.executed(pid, now, stack, emit);
-            }
+            self.find_change(pid, emit);
+        }
+    }
+
+    fn find_change(&mut self, pid: Pid, emit: &mut dyn Emit) {
+        let Some(entry) = self.tracked.get(&pid) else {
+            return;
+        };
+        if entry.target.as_ref().is_some_and(|it| !it.is_alive()) {
+            self.exited(pid, None, emit);
+        } else if !entry.runs_same_program(pid, &*self.host) {
+            let (now, stack) = (self.host.since_boot(), self.host.stack_of(pid));
+            self.executed(pid, now, stack, emit);
         }
     }
 

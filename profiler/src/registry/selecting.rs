@@ -167,6 +167,10 @@ impl Registry {
         for &pid in &pids {
             self.start(pid, false, emit);
         }
+        // A program that was replaced before the BPF program knew its process has no event of that.
+        emit.wait_until_taken();
+        self.find_changes(emit);
+        self.catch_up(emit);
         let until = self.host.work_time() + examining_time(&self.selector);
         for pid in pids.into_iter().take_while(|_| may_go_on()) {
             self.examine(pid, self.search_until(until), emit);

@@ -414,10 +414,22 @@ impl Scene {
         trees: bool,
         from: PythonFrom,
     ) -> Self {
+        Self::selected_while(host, selector, trees, from, |_| ())
+    }
+
+    /// The same, while something happens between the selection and the first event.
+    pub(super) fn selected_while(
+        host: MadeUpHost,
+        selector: &Selector,
+        trees: bool,
+        from: PythonFrom,
+        meanwhile: impl FnOnce(&MadeUpHost),
+    ) -> Self {
         let host = Arc::new(host);
         let shared: Arc<dyn Host> = Arc::<MadeUpHost>::clone(&host);
         let mut registry = Registry::select(shared, selector, trees, from).expect("selects");
         let mut written = Written::default();
+        meanwhile(&host);
         registry.introduce(true, &|| true, &mut written);
         registry.begin_counting();
         Self {

@@ -179,6 +179,39 @@ fn an_interpreter_that_appears_late_is_found() {
 }
 
 #[test]
+fn a_program_that_is_replaced_during_set_up_is_noticed_without_an_event() {
+    let host = MadeUpHost::default();
+    host.start(1, &["/bin/sh"]);
+    let selector = Selector::Pids(vec![pid(1)]);
+    let mut scene = Scene::selected_while(host, &selector, false, PythonFrom::Auto, |host| {
+        host.exec(1, PYTHON);
+    });
+    assert_eq!(
+        scene.events()[1..4],
+        [
+            "1 #3 replaced #2 just now",
+            "1 #3 described",
+            "1 #3 mapped 1"
+        ]
+    );
+    let summaries = scene.finish();
+    let source = &summaries.targets[0].source;
+    assert_eq!(*source, PythonSource::Interpreter(0x030c_00f0));
+}
+
+#[test]
+fn a_program_whose_event_does_not_come_is_noticed_all_the_same() {
+    let mut scene = one(false);
+    scene.host.exec(1, PYTHON);
+    scene.registry.mapped(pid(1), &mut scene.written);
+    assert!(scene.events().is_empty(), "its event may be on its way");
+    scene.host.pass(600 * MS);
+    scene.registry.revisit(&mut scene.written);
+    scene.catch_up();
+    assert_eq!(scene.events()[0], "1 #3 replaced #2 just now");
+}
+
+#[test]
 fn a_refusal_by_frames_is_final_once_it_has_come_three_times() {
     let host = host(&[1, 2, 3]);
     host.show(1, Looks::Foreign);

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     model::{ImageId, Pid},
     process::{
-        Mapping, Pace, ParsedMappings, ProgramChange, ProgramEvent, PythonInfo, Search, Target,
-        file_name, interpreter::PatientReader,
+        Mapping, Pace, ProgramChange, ProgramEvent, PythonInfo, Search, Target, file_name,
+        interpreter::PatientReader,
     },
 };
 
@@ -21,6 +21,8 @@ use crate::{
 const INSPECT_AGAIN: Duration = Duration::from_secs(2);
 /// A program maps its libraries in this time after it began, and may have no others.
 const YOUNG_FOR: Duration = Duration::from_millis(300);
+/// A program that is another one than is known is taken for what it is once its event has not come for this time.
+const EVENT_TIMEOUT: Duration = Duration::from_millis(500);
 /// A process that gives itself a title does so in this time after it was seen first.
 const NEW_FOR: Duration = Duration::from_secs(3);
 /// Bytes of a command line that are kept of a program that has ended.
@@ -63,6 +65,8 @@ pub(super) struct Tracked {
     pace: Pace,
     young_until: Option<Instant>,
     was_gone: bool,
+    /// It was found to run another program, which no event has told.
+    differs_since: Option<Instant>,
     /// Where the stack of its program begins, if known: each `exec` puts it elsewhere.
     pub(super) stack: Option<u64>,
     /// Mappings past the limits, at most.
@@ -147,6 +151,7 @@ impl Tracked {
             pace: Pace::default(),
             young_until: None,
             was_gone: false,
+            differs_since: None,
             stack: None,
             left_out: 0,
             is_unexamined: false,
@@ -162,6 +167,7 @@ impl Tracked {
         now: Instant,
     ) -> (ImageId, ProgramInfo) {
         self.stack = stack;
+        self.differs_since = None;
         let before = std::mem::replace(&mut self.image, image);
         let unknown = ProgramInfo {
             python: PythonInfo::unknown(),
@@ -253,22 +259,21 @@ impl Tracked {
     /// Reads its mappings, and reports them. `search`: see [`running`](Self::running).
     pub(super) fn read_mappings(&mut self, pid: Pid, search: Search, means: &mut Means<'_>) {
         // A process that is gone has no mappings, but samples of it are still being resolved.
-        let Ok(ParsedMappings {
-            mut mappings,
-            mut left_out,
-            ..
-        }) = means.host.mappings(pid)
-        else {
+        let Ok(mut parsed) = means.host.mappings(pid) else {
             return;
         };
-        let room = means.emit.room_for_mappings(self.image, mappings.len());
-        left_out = left_out.saturating_add(mappings.len().saturating_sub(room) as u32);
-        mappings.truncate(room);
+        let room = means
+            .emit
+            .room_for_mappings(self.image, parsed.mappings.len());
+        parsed.keep_largest(room);
         if !self.runs_same_program(pid, &**means.host) {
-            // It runs yet another program, whose event is on its way.
+            // It runs yet another program, whose event is on its way, unless it came before there were events of this process.
+            self.differs_since.get_or_insert(means.host.now());
             return;
         }
-        self.left_out = self.left_out.max(left_out);
+        self.differs_since = None;
+        self.left_out = self.left_out.max(parsed.left_out);
+        let mappings = parsed.mappings;
         if mappings.is_empty() {
             return;
         }
@@ -375,6 +380,12 @@ impl Tracked {
         self.stack
             .zip(host.stack_of(pid))
             .is_none_or(|(known, now)| known == now)
+    }
+
+    /// It was found to run another program a while ago, whose event did not come.
+    pub(super) fn differs_for_long(&self, now: Instant) -> bool {
+        self.differs_since
+            .is_some_and(|since| now.saturating_duration_since(since) >= EVENT_TIMEOUT)
     }
 
     /// Sampling has stopped.
