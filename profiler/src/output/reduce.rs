@@ -7,6 +7,8 @@
 //!
 //! The tree is never built, as there may be 64 million frames of it. Each question is one pass over the stacks.
 
+use std::ops::ControlFlow;
+
 use rustc_hash::FxHashMap;
 
 /// A stack, outermost frame first, and its samples.
@@ -101,15 +103,17 @@ impl Cut {
     /// The most that there is room for. `stacks` are sorted, each once.
     pub(super) fn new(stacks: &[Stack], room: &Room, sizes: Sizes<'_>) -> Self {
         let mut widths: FxHashMap<u64, u64> = FxHashMap::default();
-        walk(stacks, |path, node, _| {
+        let _ = walk(stacks, |path, node, _| {
             if !path.is_empty() {
                 *widths.entry(node.width).or_insert(0) += 1;
             }
+            ControlFlow::Continue(())
         });
         let mut widths: Vec<(u64, u64)> = widths.into_iter().collect();
         widths.sort_unstable_by(|a, b| b.cmp(a));
         let all: u64 = widths.iter().map(|(_, frames)| frames).sum();
-        let cut_of = |kept: u64| Self::of_widest(stacks, &widths, kept);
+        let mut depths = FxHashMap::default();
+        let mut cut_of = |kept: u64| Self::of_widest(stacks, &widths, &mut depths, kept);
         let fits = |cut: &Self| cut.fits(stacks, room, sizes);
         let mut too_many = all.min(room.frames);
         let mut cut = cut_of(too_many);
@@ -133,12 +137,21 @@ impl Cut {
         cut
     }
 
-    /// Keeps the given number of frames, of those counted by their width, the widest first.
-    fn of_widest(stacks: &[Stack], widths: &[(u64, u64)], kept: u64) -> Self {
+    /// Keeps the given number of frames, of those counted by their width, the widest first. `depths` has what was counted
+    /// by depth so far, by the width.
+    fn of_widest(
+        stacks: &[Stack],
+        widths: &[(u64, u64)],
+        depths: &mut FxHashMap<u64, Vec<u64>>,
+        kept: u64,
+    ) -> Self {
         let mut room = kept;
         for &(width, frames) in widths {
             if frames > room {
-                return Self::within(stacks, width, room);
+                let depths = depths
+                    .entry(width)
+                    .or_insert_with(|| by_depth(stacks, width));
+                return Self::within(depths, width, room);
             }
             room -= frames;
         }
@@ -149,17 +162,8 @@ impl Cut {
         }
     }
 
-    /// Keeps the given number of frames of this width, and all wider ones.
-    fn within(stacks: &[Stack], width: u64, mut room: u64) -> Self {
-        let mut depths: Vec<u64> = Vec::new();
-        walk(stacks, |path, node, _| {
-            if node.width == width && !path.is_empty() {
-                if depths.len() <= path.len() {
-                    depths.resize(path.len() + 1, 0);
-                }
-                depths[path.len()] += 1;
-            }
-        });
+    /// Keeps the given number of frames of this width, of which there are so many at each depth, and all wider ones.
+    fn within(depths: &[u64], width: u64, mut room: u64) -> Self {
         let mut depth = 0;
         while let Some(&frames) = depths.get(depth).filter(|frames| **frames <= room) {
             room -= frames;
@@ -174,8 +178,9 @@ impl Cut {
 
     /// There is room for what is kept, and for the frames that stand for others.
     fn fits(&self, stacks: &[Stack], room: &Room, sizes: Sizes<'_>) -> bool {
-        let (mut frame_bytes, mut line_bytes) = (0, 0);
-        let extent = self.for_each(stacks, |path, kept| {
+        let (mut frame_bytes, mut line_bytes, mut frames) = (0, 0, 0);
+        // The rest is not looked at once there is too much.
+        let exceeded = self.try_for_each(stacks, |path, kept| {
             let size_of = |function: &u32| u64::from(sizes.line[*function as usize]) + 1;
             let line = || path.iter().map(size_of).sum::<u64>() + COUNT_BYTES;
             if let Some(function) = path.last() {
@@ -194,16 +199,44 @@ impl Cut {
                 frame_bytes += frame;
                 line_bytes += line() + more;
             }
+            frames += u64::from(!path.is_empty()) + u64::from(kept.merged.is_some());
+            let fits = frames <= room.frames
+                && frame_bytes <= room.frame_bytes
+                && line_bytes <= room.line_bytes;
+            if fits {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
         });
-        extent.frames <= room.frames
-            && frame_bytes <= room.frame_bytes
-            && line_bytes <= room.line_bytes
+        exceeded.is_continue()
     }
 
     /// Visits the frames that are kept, those above a frame before it, and nothing at all, which all stacks begin with.
     pub(super) fn for_each(&self, stacks: &[Stack], mut visit: impl FnMut(&[u32], Kept)) -> Extent {
-        let mut tied = 0;
         let mut extent = Extent::default();
+        let _ = self.try_for_each(stacks, |path, kept| {
+            extent.frames += u64::from(!path.is_empty());
+            if let Some(merged) = kept.merged {
+                extent.frames += 1;
+                if merged.is_several() {
+                    extent.merged += merged.frames;
+                    extent.merged_samples += merged.samples;
+                }
+            }
+            visit(path, kept);
+            ControlFlow::Continue(())
+        });
+        extent
+    }
+
+    /// The same, until `visit` breaks off.
+    fn try_for_each(
+        &self,
+        stacks: &[Stack],
+        mut visit: impl FnMut(&[u32], Kept) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut tied = 0;
         walk(stacks, |path, node, below| {
             if let Some(below) = below
                 && !self.keeps(path.len(), node.width, &mut tied)
@@ -213,21 +246,12 @@ impl Cut {
                 }
                 below.merged.frames += 1 + node.merged.frames;
                 below.merged.samples += node.width;
-                return;
+                return ControlFlow::Continue(());
             }
-            extent.frames += u64::from(!path.is_empty());
             let merged = (node.merged.frames > 0).then_some(node.merged);
-            if let Some(merged) = merged {
-                extent.frames += 1;
-                if merged.is_several() {
-                    extent.merged += merged.frames;
-                    extent.merged_samples += merged.samples;
-                }
-            }
             let own = node.own;
-            visit(path, Kept { own, merged });
-        });
-        extent
+            visit(path, Kept { own, merged })
+        })
     }
 
     fn keeps(&self, depth: usize, width: u64, tied: &mut u64) -> bool {
@@ -239,9 +263,27 @@ impl Cut {
     }
 }
 
+/// How many frames of this width there are at each depth.
+fn by_depth(stacks: &[Stack], width: u64) -> Vec<u64> {
+    let mut depths: Vec<u64> = Vec::new();
+    let _ = walk(stacks, |path, node, _| {
+        if node.width == width && !path.is_empty() {
+            if depths.len() <= path.len() {
+                depths.resize(path.len() + 1, 0);
+            }
+            depths[path.len()] += 1;
+        }
+        ControlFlow::Continue(())
+    });
+    depths
+}
+
 /// Calls `close` with each frame once all above it were closed, with its path from the root (the last of which it is)
-/// and what it is in. Last comes nothing at all, which all stacks begin with.
-fn walk(stacks: &[Stack], mut close: impl FnMut(&[u32], &Node, Option<&mut Node>)) {
+/// and what it is in, until it breaks off. Last comes nothing at all, which all stacks begin with.
+fn walk(
+    stacks: &[Stack],
+    mut close: impl FnMut(&[u32], &Node, Option<&mut Node>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     let mut path: Vec<u32> = Vec::new();
     let mut open = vec![Node::default()];
     let mut close_to = |depth: usize, path: &mut Vec<u32>, open: &mut Vec<Node>| {
@@ -251,13 +293,14 @@ fn walk(stacks: &[Stack], mut close: impl FnMut(&[u32], &Node, Option<&mut Node>
             if let Some(below) = open.last_mut() {
                 below.width += node.width;
             }
-            close(path, &node, open.last_mut());
+            close(path, &node, open.last_mut())?;
             path.pop();
         }
+        ControlFlow::Continue(())
     };
     for (stack, samples) in stacks {
         let shared = path.iter().zip(stack).take_while(|(a, b)| a == b).count();
-        close_to(shared, &mut path, &mut open);
+        close_to(shared, &mut path, &mut open)?;
         for function in &stack[shared..] {
             path.push(*function);
             open.push(Node::default());
@@ -267,9 +310,10 @@ fn walk(stacks: &[Stack], mut close: impl FnMut(&[u32], &Node, Option<&mut Node>
             leaf.own += samples;
         }
     }
-    close_to(0, &mut path, &mut open);
-    if let Some(root) = open.pop() {
-        close(&[], &root, None);
+    close_to(0, &mut path, &mut open)?;
+    match open.pop() {
+        Some(root) => close(&[], &root, None),
+        None => ControlFlow::Continue(()),
     }
 }
 
@@ -407,9 +451,9 @@ mod tests {
                 assert!(extent.frames <= frames, "{extent:?} of {frames}");
                 let (mut narrowest_kept, mut widest_left, mut total) = (u64::MAX, 0, 0);
                 let mut tied = 0;
-                walk(&stacks, |path, node, _| {
+                let _ = walk(&stacks, |path, node, _| {
                     if path.is_empty() {
-                        return;
+                        return ControlFlow::Continue(());
                     }
                     total += 1;
                     if cut.keeps(path.len(), node.width, &mut tied) {
@@ -417,6 +461,7 @@ mod tests {
                     } else {
                         widest_left = widest_left.max(node.width);
                     }
+                    ControlFlow::Continue(())
                 });
                 assert!(widest_left <= narrowest_kept, "{cut:?}");
                 // Hardly any room is left: less than 1 %, and one more frame and its neighbour.

@@ -25,8 +25,8 @@ pub enum SessionError {
     Kernel(#[from] KernelError),
     /// The interpreter's frames were asked for, and cannot be read.
     #[error(
-        "cannot read Python frames of pid {pid}: {reason}. Without --python-from, its functions come from its perf map, \
-         if it has one (python -X perf)"
+        "cannot read Python frames of pid {pid}: {reason}. Without --python-from, it is recorded all the same, \
+         with the names that its perf map has, if there is one"
     )]
     Interpreter {
         /// The process.
